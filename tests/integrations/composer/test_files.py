@@ -1,6 +1,7 @@
 import gzip
 import json
 import warnings
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -8,16 +9,9 @@ import pytest
 import kinetoscope
 from kinetoscope import FolderNotEmptyError
 from kinetoscope.integrations.composer import Timestamp, TraceFiles
-from tests.support.trace_builder import TraceBuilder
+from tests.integrations.composer.profilers import a_trace
 
 PLAIN = {"folder": "{run_name}", "filename": "rank{rank}.{batch}.json", "remote_file_name": None}
-
-
-def remembering_trace():
-    builder = TraceBuilder().know("profile_memory", True)
-    builder.span("aten::empty", 0, 50)
-    builder.allocate(10, 0x10, 512)
-    return builder.build()
 
 
 def as_rank_5_of_8(monkeypatch):
@@ -61,10 +55,12 @@ def test_every_variable_is_filled_in(monkeypatch, small_trace, tmp_path):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             files.start("awesome")
-        one_of_each_rank = variable in {"rank", "local_rank"}
-        assert ["put {rank} in the filename" in str(warning.message) for warning in told] == [True] * (
-            not one_of_each_rank
+        one_for_all = (
+            f"4 processes of this machine write traces of the same name, traces/{{{variable}}}.json, so they overwrite each other: "
+            "put {rank} in the filename."
         )
+        is_of_a_rank = variable in {"rank", "local_rank"}
+        assert [str(warning.message) for warning in told] == [one_for_all] * (not is_of_a_rank)
         assert files.save(small_trace, Timestamp(**OF_TIME)).name == f"{value}.json"
     for variable, value in OF_PLACE.items():
         folder = TraceFiles(f"a/{{{variable}}}/b", "{rank}.json", None).start("awesome")
@@ -87,14 +83,6 @@ def test_other_formats_are_chosen_by_the_suffix(small_trace):
     files.start()
     with kinetoscope.open(files.save(small_trace, Timestamp())) as trace:
         assert trace.table("spans").num_rows == 1
-
-
-def test_two_ranks_of_a_machine_with_one_name_are_told(monkeypatch):
-    as_rank_5_of_8(monkeypatch)
-    with pytest.warns(
-        UserWarning, match=r"4 processes of this machine write traces of the same name, t/\{batch\}.json"
-    ):
-        TraceFiles("t", "{batch}.json", None).start()
 
 
 # --------------------------------------------------------------------------------------------------------------- gzip
@@ -141,10 +129,8 @@ def test_hidden_files_and_empty_folders_do_not_count(there, tmp_path):
 @pytest.mark.parametrize("kept", [-1, 0, 1, 2, 9])
 def test_the_oldest_traces_go(kept, tmp_path, small_trace):
     files = TraceFiles(**PLAIN, num_traces_to_keep=kept)
-    if kept == 0:
-        with pytest.warns(UserWarning, match="num_traces_to_keep=0 deletes every trace"):
-            files.start("run")
-    else:
+    warning = pytest.warns(UserWarning, match="num_traces_to_keep=0 deletes every trace")
+    with warning if kept == 0 else nullcontext():
         files.start("run")
     moments = [Timestamp(batch=batch) for batch in range(4)]
     for moment in moments:
@@ -203,7 +189,7 @@ def test_a_memory_timeline_is_written_and_goes_with_its_trace(tmp_path):
     files = TraceFiles(**PLAIN, memory_filename="memory{batch}.html", num_traces_to_keep=1)
     files.start("run")
     for batch in range(2):
-        files.save(remembering_trace(), Timestamp(batch=batch))
+        files.save(a_trace(None), Timestamp(batch=batch))
     assert files_below(tmp_path) == ["run/memory1.html", "run/rank0.1.json"]
     assert "<html" in (tmp_path / "run/memory1.html").read_text("utf-8")
 

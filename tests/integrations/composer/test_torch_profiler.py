@@ -184,15 +184,6 @@ def test_steps_have_the_numbers_of_batches_and_hold_the_wait_for_their_data():
 # -------------------------------------------------------------------------------------------------- wrong use, at once
 
 
-def test_a_folder_with_files_is_an_error_before_training(tmp_path, engine):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/old.json").write_text("{}")
-    profiler = TorchProfiler(**PLACES, engine=engine)
-    with pytest.raises(FileExistsError, match="is not empty"):
-        Composer(profiler, cyclic_schedule())
-    assert engine.log == []
-
-
 @pytest.mark.parametrize("schedule", [kinetoscope.schedule(wait=0, warmup=1, active=1), lambda _state: "now"])
 def test_a_schedule_of_another_kind_is_an_error_before_training(schedule, engine):
     with pytest.raises(ArgumentError, match="schedule"):

@@ -7,6 +7,7 @@ import pytest
 
 from kinetoscope.integrations import composer
 from kinetoscope.integrations.composer import Timestamp, TraceFiles
+from tests.integrations.composer.profilers import a_trace
 
 NAME = "rank{rank}.{batch}.json"
 
@@ -51,16 +52,18 @@ def failing(memory, monkeypatch):
     return errors
 
 
-def files_for(remote, **options):
+def files_for(remote, logger=None, **options):
     files = TraceFiles("run", NAME, remote, **options)
-    files.start("run")
+    files.start("run", logger)
     return files
 
 
-def save_and_close(files, trace, moment):
-    """Saves a trace, and waits for what becomes of its upload."""
-    files.save(trace, moment)
+def uploaded(files, trace, *batches):
+    """Saves a trace after some batches, waits for what becomes of the uploads, and returns the last path."""
+    for batch in batches:
+        path = files.save(trace, Timestamp(batch=batch))
     files.close()
+    return path
 
 
 def here():
@@ -71,9 +74,7 @@ def here():
 
 
 def test_a_file_url_is_a_copy_in_another_folder(tmp_path, small_trace):
-    files = files_for(f"file://{tmp_path}/far/{{run_name}}/{NAME}")
-    path = files.save(small_trace, Timestamp(batch=4))
-    files.close()
+    path = uploaded(files_for(f"file://{tmp_path}/far/{{run_name}}/{NAME}"), small_trace, 4)
     assert (tmp_path / "far/run/rank0.4.json").read_bytes() == path.read_bytes()
 
 
@@ -87,22 +88,13 @@ def test_a_memory_url_holds_every_trace_and_its_memory_timeline(memory, small_tr
 
 
 def test_a_memory_timeline_is_uploaded_under_its_own_name(memory):
-    from tests.support.trace_builder import TraceBuilder
-
-    builder = TraceBuilder().know("profile_memory", True)
-    builder.span("aten::empty", 0, 50).allocate(10, 0x10, 512)
     options = {"memory_filename": "m{batch}.html", "memory_remote_file_name": "memory://store/m{batch}.html"}
-    files = files_for(None, **options)
-    files.save(builder.build(), Timestamp(batch=2))
-    files.close()
+    uploaded(files_for(None, **options), a_trace(None), 2)
     assert memory.find("/") == ["/store/m2.html"]
 
 
 def test_an_s3_server_gets_the_traces(s3, small_trace):
-    files = files_for("s3://traces/{run_name}/" + NAME, num_traces_to_keep=1)
-    files.save(small_trace, Timestamp(batch=0))
-    path = files.save(small_trace, Timestamp(batch=1))
-    files.close()
+    path = uploaded(files_for("s3://traces/{run_name}/" + NAME, num_traces_to_keep=1), small_trace, 0, 1)
     assert sorted(s3.find("traces")) == ["traces/run/rank0.0.json", "traces/run/rank0.1.json"]
     assert s3.cat("traces/run/rank0.1.json") == path.read_bytes()
     assert here() == ["rank0.1.json"]
@@ -110,20 +102,15 @@ def test_an_s3_server_gets_the_traces(s3, small_trace):
 
 @pytest.mark.usefixtures("slept")
 def test_a_bucket_that_is_not_there_is_not_made(s3, small_trace):
-    files = files_for("s3://no-such-bucket/" + NAME)
-    with pytest.warns(
-        UserWarning,
-        match=r"run/rank0.0.json was not uploaded as s3://no-such-bucket/rank0.0.json in 3 attempts \(",
-    ):
-        save_and_close(files, small_trace, Timestamp(batch=0))
+    failure = r"run/rank0.0.json was not uploaded as s3://no-such-bucket/rank0.0.json in 3 attempts \("
+    with pytest.warns(UserWarning, match=failure):
+        uploaded(files_for("s3://no-such-bucket/" + NAME), small_trace, 0)
     assert s3.ls("") == ["traces"]
     assert here() == ["rank0.0.json"]
 
 
 def test_a_plain_name_without_a_logger_is_no_upload(memory, small_trace):
-    files = files_for("/traces/" + NAME)
-    files.save(small_trace, Timestamp(batch=0))
-    files.close()
+    uploaded(files_for("/traces/" + NAME), small_trace, 0)
     assert here() == ["rank0.0.json"]
     assert memory.find("/") == []
 
@@ -133,34 +120,25 @@ def test_a_plain_name_without_a_logger_is_no_upload(memory, small_trace):
 
 def test_a_logger_gets_the_plain_name_without_leading_slashes(small_trace):
     logger = Logger()
-    files = TraceFiles("run", NAME, "//{run_name}/" + NAME, overwrite=True)
-    files.start("run", logger)
-    path = files.save(small_trace, Timestamp(batch=4))
+    path = uploaded(files_for("//{run_name}/" + NAME, logger, overwrite=True), small_trace, 4)
     assert logger.taken == [("run/rank0.4.json", "run/rank0.4.json", True, path.stat().st_size)]
 
 
 def test_no_remote_name_is_no_upload_through_the_logger_either(small_trace):
     logger = Logger()
-    files = TraceFiles("run", NAME, None)
-    files.start("run", logger)
-    files.save(small_trace, Timestamp())
+    uploaded(files_for(None, logger), small_trace, 0)
     assert logger.asked == 0
 
 
 def test_a_url_says_where_whatever_logger_there_is(memory, small_trace):
     logger = Logger()
-    files = TraceFiles("run", NAME, "memory://store/a.json")
-    files.start("run", logger)
-    files.save(small_trace, Timestamp())
-    files.close()
+    uploaded(files_for("memory://store/a.json", logger), small_trace, 0)
     assert (logger.asked, memory.find("/")) == (0, ["/store/a.json"])
 
 
 def test_a_logger_that_fails_is_asked_again(small_trace, slept):
     logger = Logger(failures=2)
-    files = TraceFiles("run", NAME, NAME)
-    files.start("run", logger)
-    files.save(small_trace, Timestamp())
+    uploaded(files_for(NAME, logger), small_trace, 0)
     assert [name for name, *_ in logger.taken] == ["rank0.0.json"]
     assert slept == [0.5, 2.0]
 
@@ -168,12 +146,9 @@ def test_a_logger_that_fails_is_asked_again(small_trace, slept):
 @pytest.mark.usefixtures("slept")
 def test_a_logger_that_goes_on_failing_is_a_warning_and_the_file_stays(small_trace):
     logger = Logger(failures=99)
-    files = TraceFiles("run", NAME, NAME, num_traces_to_keep=0)
-    files.start("run", logger)
-    with pytest.warns(
-        UserWarning,
-        match=r"was not uploaded as rank0.0.json in 3 attempts \(OSError: no route to the store\)",
-    ):
+    files = files_for(NAME, logger, num_traces_to_keep=0)
+    failure = r"was not uploaded as rank0.0.json in 3 attempts \(OSError: no route to the store\)"
+    with pytest.warns(UserWarning, match=failure):
         files.save(small_trace, Timestamp())
     assert (logger.asked, here(), files.saved_traces) == (3, ["rank0.0.json"], [])
 
@@ -183,9 +158,7 @@ def test_a_logger_that_goes_on_failing_is_a_warning_and_the_file_stays(small_tra
 
 def test_an_upload_that_fails_is_tried_again(memory, failing, small_trace, slept):
     failing[:] = [OSError("reset"), TimeoutError("late")]
-    files = files_for("memory://store/" + NAME)
-    files.save(small_trace, Timestamp())
-    files.close()
+    uploaded(files_for("memory://store/" + NAME), small_trace, 0)
     assert memory.find("/") == ["/store/rank0.0.json"]
     assert slept == [0.5, 2.0]
 
@@ -197,13 +170,10 @@ def test_after_the_last_attempt_there_is_a_warning_and_the_local_file_stays(
 ):
     failing[:] = [OSError("reset")] * 3
     files = files_for("memory://store/" + NAME, num_traces_to_keep=kept)
-    with pytest.warns(
-        UserWarning,
-        match=r"run/rank0.0.json was not uploaded as memory://store/rank0.0.json in 3 attempts \(OSError: reset\). The file stays",
-    ):
-        save_and_close(files, small_trace, Timestamp(batch=0))
-    files.save(small_trace, Timestamp(batch=1))  # the next one fares better
-    files.close()
+    failure = r"run/rank0.0.json was not uploaded as memory://store/rank0.0.json in 3 attempts \(OSError: reset\). The file stays"
+    with pytest.warns(UserWarning, match=failure):
+        uploaded(files, small_trace, 0)
+    uploaded(files, small_trace, 1)  # fares better
     assert memory.find("/") == ["/store/rank0.1.json"]
     assert here() == ["rank0.0.json"] + ([] if kept == 0 else ["rank0.1.json"])
     assert len(files.saved_traces) == (2 if kept < 0 else kept)
@@ -211,9 +181,7 @@ def test_after_the_last_attempt_there_is_a_warning_and_the_local_file_stays(
 
 def test_none_are_kept_but_each_is_uploaded_before_it_goes(memory, small_trace):
     files = files_for("memory://store/" + NAME, num_traces_to_keep=0)
-    for batch in range(3):
-        files.save(small_trace, Timestamp(batch=batch))
-    files.close()
+    uploaded(files, small_trace, 0, 1, 2)
     assert memory.find("/") == [f"/store/rank0.{batch}.json" for batch in range(3)]
     assert (here(), files.saved_traces) == ([], [])
 
@@ -284,23 +252,16 @@ def test_a_fork_waits_for_nothing_of_its_parent(memory, monkeypatch, small_trace
 
 def test_a_remote_file_is_replaced_only_if_asked_for(memory, small_trace, slept):
     memory.pipe("/store/rank0.0.json", b"precious")
-    files = files_for("memory://store/" + NAME)
-    with pytest.warns(
-        UserWarning, match=r"\(FileExistsError: there is a file of that name already; overwrite=True"
-    ):
-        save_and_close(files, small_trace, Timestamp())
+    failure = r"\(FileExistsError: there is a file of that name already; overwrite=True"
+    with pytest.warns(UserWarning, match=failure):
+        uploaded(files_for("memory://store/" + NAME), small_trace, 0)
     assert (memory.cat("/store/rank0.0.json"), slept) == (b"precious", [])
-    files = files_for("memory://store/" + NAME, overwrite=True)
-    path = files.save(small_trace, Timestamp())
-    files.close()
+    path = uploaded(files_for("memory://store/" + NAME, overwrite=True), small_trace, 0)
     assert memory.cat("/store/rank0.0.json") == path.read_bytes()
 
 
 def test_what_this_run_uploaded_may_be_replaced(memory, small_trace):
-    files = files_for("memory://store/latest.json")
-    for batch in range(2):
-        files.save(small_trace, Timestamp(batch=batch))
-    files.close()
+    uploaded(files_for("memory://store/latest.json"), small_trace, 0, 1)
     assert memory.find("/") == ["/store/latest.json"]
 
 
@@ -308,7 +269,6 @@ def test_closing_twice_and_saving_again_are_fine(memory, small_trace):
     files = files_for("memory://store/" + NAME)
     files.close()
     files.close()
-    files.save(small_trace, Timestamp(batch=7))
-    files.close()
+    uploaded(files, small_trace, 7)
     assert memory.find("/") == ["/store/rank0.7.json"]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("kinetoscope-upload")]
