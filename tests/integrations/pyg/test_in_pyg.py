@@ -1,16 +1,13 @@
 """Beside the real PyG: the same names with the same arguments, and training loops as its users write them."""
 
-import copy
 import gc
 import inspect
 import os
 import sys
-from collections import defaultdict
 from types import ModuleType
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from kinetoscope import profile, schedule
 from kinetoscope.integrations import pyg
@@ -63,69 +60,6 @@ def model(geometric) -> torch.nn.Module:
     """Two layers for that graph, as they are before training."""
     torch.manual_seed(7)
     return geometric.nn.GraphSAGE(8, hidden_channels=16, num_layers=2, out_channels=3, dropout=0.5)
-
-
-def losses_of(model, data, profiled) -> list[float]:
-    """Trains a copy for three epochs; `profiled` is put around the step."""
-    torch.manual_seed(8)
-    model = copy.deepcopy(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-
-    def train(model, x, edge_index, y):
-        model.train()
-        optimizer.zero_grad()
-        loss = cross_entropy(model(x, edge_index), y)
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
-
-    return [profiled(train)(model, data.x, data.edge_index, data.y) for _ in range(3)]
-
-
-def test_a_training_loop_is_measured_and_learns_the_same(model, graph):
-    expected, stats = losses_of(model, graph, lambda train: train), []
-
-    def profiled(train):
-        measured = pyg.profileit("cpu")(train)
-
-        def call(*arguments):
-            loss, one = measured(*arguments)
-            stats.append(one)
-            return loss
-
-        return call
-
-    assert losses_of(model, graph, profiled) == expected
-    assert all(one.time > 0 and one.max_rss_cpu > 50 and one.max_allocated_cpu > 0 for one in stats)
-    summary = pyg.get_stats_summary(stats)
-    assert min(one.time for one in stats) <= summary.time_mean <= max(one.time for one in stats)
-    assert summary.time_std > 0
-    assert summary.max_allocated_cpu == max(one.max_allocated_cpu for one in stats)
-
-
-def test_inference_is_timed_and_recorded(model, graph, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model.eval()
-    columns: dict[str, list] = defaultdict(list)
-
-    @pyg.timeit()
-    @torch.no_grad()
-    def end_to_end():
-        return model(graph.x, graph.edge_index).argmax(dim=-1)
-
-    @pyg.torch_profile(csv_data=columns, write_csv="prof")
-    def recorded():
-        return model(graph.x, graph.edge_index)
-
-    for _ in range(2):
-        assert end_to_end().shape == (60,)
-        assert recorded().shape == (60, 3)
-    printed = capsys.readouterr().out
-    assert printed.count("Time: ") == printed.count("Self CPU time total") == 2
-    assert "aten::index_select" in printed or "aten::gather" in printed
-    assert len(columns["NAME"]) == len(columns["# OF CALLS"]) == 10
-    pyg.rename_profile_file("GraphSAGE", "cpu")
-    assert os.listdir(tmp_path) == ["profile-GraphSAGE-cpu.json"]
 
 
 def test_the_handler_ends_a_session_of_torch_or_ours(model, graph, capsys, tmp_path, monkeypatch):

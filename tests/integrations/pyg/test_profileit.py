@@ -145,17 +145,11 @@ def test_on_xpu_there_is_no_nvidia_part(model, xpu):
 def test_the_device_is_found_by_any_tensor(model, on_device, cuda, nvidia, where):
     nvidia.devices.append(SimulatedDevice())
     profiled = profileit("cuda")(forward)
-    if where == "argument":
-        profiled(model, torch.ones(1), on_device)
-    elif where == "keyword":
-        profiled(model, x=on_device)
-    elif where == "list":
-        profiled(model, [1, ("text", on_device)])
-    elif where == "dict":
-        profiled(model, batch={"x": on_device})
-    else:
+    if where == "buffer":
         model.register_buffer("mine", on_device)
-        profiled(model)
+    arguments = {"argument": [torch.ones(1), on_device], "list": [[1, ("text", on_device)]]}
+    keywords = {"keyword": {"x": on_device}, "dict": {"batch": {"x": on_device}}}
+    profiled(model, *arguments.get(where, []), **keywords.get(where, {}))
     assert "event on cuda:1" in cuda.log
 
 

@@ -25,17 +25,14 @@ def test_a_block_has_a_duration_and_prints_it(now, capsys):
     assert capsys.readouterr().out == "Time: 1.50000000s\n"
 
 
-def test_without_log_nothing_is_printed(now, capsys):
-    with timeit(log=False):
-        now[0] += 1.5
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(("divisor", "expected"), [(0, 6.0), (1, 6.0), (4, 1.5)])
-def test_the_duration_is_divided_by_more_than_one(now, divisor, expected):
+def test_the_duration_is_divided_by_more_than_one_and_without_log_nothing_is_printed(
+    now, divisor, expected, capsys
+):
     with timeit(log=False, avg_time_divisor=divisor) as timer:
         now[0] += 6
     assert timer.duration == expected
+    assert capsys.readouterr().out == ""
 
 
 def test_a_decorated_function_returns_its_own_result_and_each_call_prints(now, capsys):

@@ -35,20 +35,23 @@ def test_the_fields_are_those_of_pyg_in_its_order(stats, names):
     assert [field.name for field in dataclasses.fields(stats)] == names.split()
 
 
-def test_calls_on_cuda_in_short():
-    summary = get_stats_summary([CUDAStats(1.0, 10, 25, 30, 500, 400), CUDAStats(2.0, 12, 20, 31, 450, 480)])
-    assert summary == CUDAStatsSummary(1.5, math.sqrt(0.5), 12, 25, 31, 450, 480)
-
-
-def test_calls_on_another_accelerator_in_short():
-    summary = get_stats_summary([GPUStats(1.0, 3, 5, 7), GPUStats(3.0, 4, 4, 4), GPUStats(2.0, 1, 1, 1)])
-    assert type(summary) is GPUStatsSummary
-    assert summary == GPUStatsSummary(2.0, 1.0, 4, 5, 7)
-
-
-def test_calls_on_the_host_in_short():
-    summary = get_stats_summary([CPUStats(1.0, 100, 3), CPUStats(1.0, 90, 5)])
-    assert summary == CPUStatsSummary(1.0, 0.0, 100, 5)
+@pytest.mark.parametrize(
+    ("calls", "summary"),
+    [
+        (
+            [CUDAStats(1.0, 10, 25, 30, 500, 400), CUDAStats(2.0, 12, 20, 31, 450, 480)],
+            CUDAStatsSummary(1.5, math.sqrt(0.5), 12, 25, 31, 450, 480),
+        ),
+        (
+            [GPUStats(1.0, 3, 5, 7), GPUStats(3.0, 4, 4, 4), GPUStats(2.0, 1, 1, 1)],
+            GPUStatsSummary(2.0, 1.0, 4, 5, 7),
+        ),
+        ([CPUStats(1.0, 100, 3), CPUStats(1.0, 90, 5)], CPUStatsSummary(1.0, 0.0, 100, 5)),
+    ],
+)
+def test_calls_in_short(calls, summary):
+    assert get_stats_summary(calls) == summary
+    assert type(get_stats_summary(calls)) is type(summary)
 
 
 def test_a_peak_that_is_not_known_does_not_hide_the_known_ones():
