@@ -1,6 +1,6 @@
 """Which ranks are late at collectives again and again, by how long each waits for others: one definition for merged traces and summaries.
 
-Ranks leave a collective together, so one that waits less arrived later. What happens in a few steps may be the machine's, or chance: a rank
+Ranks leave a collective together, so one that waits less arrived later. What happens in a few steps may be the machine's, or chance. A rank
 is named only if it is late in so many of the steps that chance seldom does that, and in all parts of the recording.
 """
 

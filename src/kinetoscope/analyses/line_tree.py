@@ -1,6 +1,6 @@
 """The program's own lines with all that runs under them, as a tree: what the unit of work spends, by the line that is responsible.
 
-A line is the program's own if its file lies in the folder of the script or in the working directory, outside of installed packages; a trace without such
+A line is the program's own if its file lies in the folder of the script or in the working directory, outside of installed packages. A trace without such
 lines has those of all code that is neither torch's nor Python's. Backward counts for the line of its forward operators. What an installed package does
 counts for the line that called it.
 """

@@ -861,7 +861,7 @@ def _busiest_thread(trace: TraceData) -> tuple[int, int]:
 def usual_totals(key: Rows, step: Rows, value: NDArray[Any], keys: int, kind: Rows) -> NDArray[np.float64]:
     """What the values of each key come to in the steps of each kind, a row each, at their usual pace: without what happens in few steps only.
 
-    Time that some of the steps take more, such as for pages of memory, is time of the program; what a single one takes, such as a pause, counts up to `MOST_TIMES` what
+    Time that some of the steps take more, such as for pages of memory, is time of the program. What a single one takes, such as a pause, counts up to `MOST_TIMES` what
     `USUAL_STEPS` of the steps take at most.
 
     Args:

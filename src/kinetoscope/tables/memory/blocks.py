@@ -152,8 +152,8 @@ def owners_of(trace: TraceData) -> NDArray[np.int32]:
 def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
     """For each row of `allocations` the span that it belongs to; -1 without.
 
-    That is the innermost one around it. A compiled graph allocates what its kernels write, each right before the call of the kernel:
-    such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
+    That is the innermost one around it. A compiled graph allocates what its kernels write, each right before the call of the kernel.
+    Such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
     if len(events) == 0:

@@ -58,8 +58,8 @@ class BlockFacts:
         in_module: Whether it was allocated in the forward of a module, recomputation in backward included.
         computed: Whether it was allocated in forward by an operator that backward came back to, or was computed from
             an activation.
-        fed: Whether it was given to a module's operator in forward, or to one that backward came back to, or something
-            that was is made of it; where nothing is known of that, whether it was there when such an operator began.
+        fed: Whether a module's operator in forward was given it, or one that backward came back to, or something made
+            of it. Where nothing is known of that, whether it was there when such an operator began.
         stepped: Whether an optimizer's operator was given it.
         freed: Whether its free was seen.
     """
@@ -88,9 +88,9 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     6. What backward allocated is autograd detail, except where it computes a module's forward again.
     7. What was allocated in a module's forward is an activation; so is what was computed from one, and the output of
        an operator that backward came back to.
-    8. Of the rest, what operators of the model and of the optimizer were both given is a parameter (its module did not
-       live long enough to say so), what only the optimizer was given is its state, and what the model was given or
-       was made from is input.
+    8. Of the rest, what operators of the model and of the optimizer were both given is a parameter: its module did not
+       live long enough to say so. What only the optimizer was given is its state. What the model was given or was made
+       from is input.
     9. Of what then is left, memory that was allocated and freed is temporary. Anything else is unknown.
     """
     role, phase, recorded = facts.role, facts.phase, facts.recorded
@@ -132,11 +132,11 @@ class Judged:
     Attributes:
         blocks: The blocks.
         category: The `MemoryCategory` of each.
-        module: The row of `modules` it belongs to, -1 without: of a parameter, its gradient and its optimizer state
-            the module that holds the parameter; of input the first module that was given it; else the one in which it
-            was allocated (in backward: in whose forward). Input of which that is not known belongs to the model that
-            ran next after its allocation, activations and details outside all modules (those of the loss) to the
-            model that ran last before it.
+        module: The row of `modules` it belongs to, -1 without. A parameter, its gradient and its optimizer state belong
+            to the module that holds the parameter. Input belongs to the first module that was given it, and all else
+            to the one in which it was allocated (in backward: in whose forward). Input of which that is not known
+            belongs to the model that ran next after its allocation. Activations and details outside all modules
+            (those of the loss) belong to the model that ran last before it.
         stack: The row of `stacks` of the Python code that allocated it, -1 without.
     """
 
