@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +21,7 @@ from kinetoscope.analyses.slow_lines import slow_lines
 from kinetoscope.analyses.waterfall import (
     as_mapping,
     floor_sentence,
+    floor_with_parts,
     no_problem,
     parts_of_step,
 )
@@ -74,6 +76,11 @@ class Report:
     def headlines(self, most: int) -> list[Sentence]:
         """The first findings of the program, a sentence each."""
         return [headline(finding, self.whole_ns) for finding in self.of_program[:most]]
+
+    @cached_property
+    def above_floor(self) -> str:
+        """How far a step is from its floor, and by what, in a sentence; empty where the floor is unknown."""
+        return floor_with_parts(self.account)
 
     @property
     def no_problem(self) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Self
 from kinetoscope.analyses.description import completeness, peaks
 from kinetoscope.analyses.findings import columns, finding_blocks, whose_line
 from kinetoscope.analyses.overview import HostTime, Overview, StepDurations
-from kinetoscope.analyses.waterfall import floor_with_parts
 from kinetoscope.display.blocks import (
     ERROR,
     FAINT,
@@ -248,7 +247,7 @@ def _findings(shown: Overview, run: RunFacts, *, in_full: bool) -> list[Block]:
     report = shown.report
     if in_full:
         return finding_blocks(report) if report.whole_ns > 0 else []
-    floor, of_machine = floor_with_parts(report.account), report.of_machine
+    floor, of_machine = report.above_floor, report.of_machine
     headlines = report.headlines(_MOST_FINDINGS)
     texts = [Paragraph(floor, label="floor")] if floor else []
     texts = [*(Paragraph(finding.finding, label="machine", tone=WARNING) for finding in of_machine), *texts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,11 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of, group_coverage
 from kinetoscope.tables.costs.peaks import per_byte, per_second, working_ns
 from kinetoscope.tables.host.data_loading import loading_spans
-from kinetoscope.tables.host.host_shares import HostShares
 from kinetoscope.tables.stored import memory_recorded
+
+if TYPE_CHECKING:
+    from kinetoscope.tables.host.host_shares import HostShares
+
 
 OPS_SCHEMA = table_definition("ops")
 
