@@ -524,3 +524,90 @@ def test_workers_that_end_with_the_program_have_lost_nothing(tmp_path, start):
         assert trace.table("losses").to_pylist() == []
         assert trace.info["complete"] is True
     assert ended.files == ["daemons.ktrace"]
+
+
+# Under `kinetoscope run` alone. Each process runs an operator that no other one runs.
+SPAWNING = """
+import multiprocessing as mp, os, signal, subprocess, sys
+import torch
+
+def compute(name):
+    for _ in range(3):
+        getattr(torch, name)(torch.ones(4))
+
+def compute_and_wait(name, ready):
+    compute(name)
+    ready.send(1)
+    signal.pause()
+
+def spawn_in_turn(name):
+    compute(name)
+    inner = mp.get_context("spawn").Process(target=compute, args=("sinh",), name="inner")
+    inner.start()
+    inner.join()
+
+if __name__ == "__main__":
+    spawn, fork = mp.get_context("spawn"), mp.get_context("fork")
+    children = [
+        spawn.Process(target=compute, args=("tan",), name="spawned"),
+        spawn.Process(target=spawn_in_turn, args=("cosh",), name="parent"),
+        fork.Process(target=compute, args=("cos",), name="forked"),
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        print(child.name, child.exitcode)
+    here, there = fork.Pipe()
+    daemon = spawn.Process(target=compute_and_wait, args=("atan", there), name="daemon", daemon=True)
+    daemon.start()
+    here.recv()
+    subprocess.run([sys.executable, "-c", "import os; print(sorted(set(os.environ)))"], check=True)
+    print(sorted(set(os.environ)), flush=True)
+    spawn.Process(target=compute, args=("log1p",), name="late").start()
+"""
+
+
+def test_without_the_option_only_spawned_processes_are_recorded(tmp_path):
+    ended = run(tmp_path, SPAWNING, "spawning.py", name="spawning.py", children=False)
+    *codes, environment_of_another, environment = ended.out.splitlines()
+    assert (ended.code, codes) == (0, ["spawned 0", "parent 0", "forked 0"])
+    assert environment == environment_of_another
+    assert "KINETOSCOPE_CHILDREN" not in environment
+    assert ended.files == ["spawning.ktrace"]
+    with kinetoscope.open(tmp_path / "spawning.ktrace") as trace:
+        computed = {name: set(names) for name, names in operators(trace).items()}
+        ended_by = {entry["name"]: entry.get("ended") for entry in trace.info["processes"]}
+        assert trace.table("losses").to_pylist() == []
+    of_functions = {"tan", "cosh", "sinh", "cos", "atan", "log1p"}
+    assert {
+        name: {f"aten::{function}" for function in of_functions} & names for name, names in computed.items()
+    } == {
+        "spawning.py": set(),
+        "spawned": {"aten::tan"},
+        "parent": {"aten::cosh"},
+        "daemon": {"aten::atan"},
+        "late": {"aten::log1p"},
+    }
+    assert (ended_by["daemon"], ended_by["late"]) == ("terminated by its parent", "ended by itself")
+
+
+SPAWNING_ONE = """
+import multiprocessing as mp, torch
+
+if __name__ == "__main__":
+    child = mp.get_context("spawn").Process(target=torch.ones, args=(4,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+def test_a_spawned_process_runs_where_its_recording_has_no_folder(tmp_path):
+    (tmp_path / "run.children").write_text("of somebody else", encoding="utf-8")
+    ended = run(tmp_path, SPAWNING_ONE, "-o", "run", "spawning.py", name="spawning.py", children=False)
+    assert (ended.code, ended.out) == (0, "0\n")
+    with kinetoscope.open(tmp_path / "run.ktrace") as trace:
+        losses = [(loss["code"], loss["count"]) for loss in trace.table("losses").to_pylist()]
+    assert losses == [("processes_not_recorded", 1)]
+    assert (tmp_path / "run.children").read_text(encoding="utf-8") == "of somebody else"

@@ -101,7 +101,9 @@ def _read(given: Mapping[str, Any]) -> RecordingOptions:
     help="Write PREFIX.ktrace.  [default: the program's name]",
 )
 @_recording_options
-@click.option("--children", is_flag=True, help="Also record the processes that the program starts.")
+@click.option(
+    "--children", is_flag=True, help="Record all processes that the program starts, not only spawned ones."
+)
 @click.option(
     "--steps",
     metavar="A:B",
@@ -218,7 +220,7 @@ class ProgressLine(RunObserver):
         self._has_heading = False
         self._live_path = options.live_path
         self._shown_as = options.shown(options.live_path)
-        self._children = Children(options) if options.children else None
+        self._children = Children(options)
         self._engine = ""
         self._done = threading.Event()
         self._started_s = 0.0
@@ -267,7 +269,7 @@ class ProgressLine(RunObserver):
             held = self._live_path.stat().st_blocks * 512
             if seconds >= INTERVAL_S:
                 text += f", {units.duration(seconds * 1e9)}, {units.size(held)}"
-        if self._children is not None and (count := self._children.count):
+        if count := self._children.count:
             text += f", {units.count(count, 'child process', 'child processes')}"
         return text
 

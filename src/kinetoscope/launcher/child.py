@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -40,7 +41,7 @@ _NEEDED_IN_FORKS = (
 
 
 def follow(folder: str, options: str, began: str) -> None:
-    """Record this process, which has just imported torch, and its forks.
+    """Record this process, which has just imported torch, and its forks if the run follows every child.
 
     Args:
         folder: The run's folder.
@@ -49,7 +50,8 @@ def follow(folder: str, options: str, began: str) -> None:
     """
     followed = FollowedProcess(Path(folder), LaunchOptions.from_json(options))
     followed.record(began)
-    followed.watch_forks()
+    if followed.follows_forks:
+        followed.watch_forks()
 
 
 def before_os_exit(call: Callable[[int], None]) -> None:
@@ -136,6 +138,11 @@ class FollowedProcess:
         self._note_facts: dict[str, Any] = {}
         self._parents_process: Any = None
 
+    @property
+    def follows_forks(self) -> bool:
+        """Whether the run records every child, and not only spawned ones."""
+        return self._options.children
+
     def watch_forks(self) -> None:
         """From now on record forks, and finish before `os._exit`. Call this once, when torch is imported."""
         collect.import_for_forks()
@@ -188,7 +195,7 @@ class FollowedProcess:
         if self._process != os.getpid() or not isinstance(recording, ChildRecording):
             return
         try:
-            self._add_facts(recording, ended=ended, **self._name_and_rank())
+            self._add_facts(recording, ended=ended, processor_s=time.process_time(), **self._name_and_rank())
             path = recording.close()
             if "in_memory" in self._note_facts:
                 self._add_to_note(in_memory=False, **({} if path is None else {"recording": path.name}))

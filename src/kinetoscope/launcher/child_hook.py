@@ -1,6 +1,6 @@
 """The start-up hook of the Pythons that a recorded program starts: it records them once they import torch.
 
-`kinetoscope run --children` sets two environment variables, which processes inherit: `KINETOSCOPE_CHILDREN` names the
+Processes that `multiprocessing` spawns run it from their command line. `kinetoscope run --children` sets two environment variables, which processes inherit: `KINETOSCOPE_CHILDREN` names the
 run's folder, and PYTHONPATH begins with `start_up/`, whose `sitecustomize.py` loads this file by its path. Most of those
 Pythons never import torch, so this takes about two milliseconds and imports none of our modules: they come with torch.
 Other environments may have other Pythons, so this file needs no more than Python 3.7.
@@ -36,12 +36,27 @@ START_UP_FOLDER = os.path.join(_HERE, "start_up")
 # Where the path, the arguments and the environment are among the arguments of an audit event.
 _STARTS = {"subprocess.Popen": (0, 1, 3), "os.posix_spawn": (0, 1, 2), "os.exec": (0, 1, 2)}
 _SIGTERM = 15
+# Before the code of a spawned process. Whatever fails here, that runs.
+_SPAWNED = """\
+import sys
+try:
+    from _frozen_importlib_external import SourceFileLoader
+    names = dict(__name__="kinetoscope_child_hook", __file__={file!r})
+    exec(SourceFileLoader(names["__name__"], names["__file__"]).get_code(names["__name__"]), names)
+    names["begin"]({folder!r}, False)
+except Exception as error:
+    sys.stderr.write("kinetoscope: this process is not recorded: %s\\n" % error)
+"""
 _waiting: list[Any] = []
 
 
-def begin() -> None:
-    """Record this process once it imports torch, if the run still goes on."""
-    folder = os.environ[VARIABLE]
+def begin(folder: str, watches: bool) -> None:
+    """Record this process once it imports torch, if the run still goes on.
+
+    Args:
+        folder: The run's folder.
+        watches: Whether the run follows what this process starts.
+    """
     if not _goes_on(folder):
         return
     waiting = load("_after_import", _PACKAGE).AfterImport("torch", lambda: record(folder, "exec"))
@@ -50,7 +65,8 @@ def begin() -> None:
     handle.give_up = give_up
     sys.modules[NAME] = handle
     waiting.wait()
-    watch(folder)
+    if watches:
+        watch(folder)
 
 
 def give_up() -> None:
@@ -65,6 +81,17 @@ def set_variables(folder: str) -> None:
     path = os.environ.get("PYTHONPATH", "")
     if START_UP_FOLDER not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = f"{START_UP_FOLDER}{os.pathsep}{path}" if path else START_UP_FOLDER
+
+
+def spawned_with_hook(words: list[str], folder: str) -> list[str]:
+    """The command line of a process that `multiprocessing` spawns, with this hook before its own code; a frozen program's as it is."""
+    if words[-1:] != ["--multiprocessing-fork"] or words[-3:-2] != ["-c"]:
+        return words
+    return [
+        *words[:-2],
+        _SPAWNED.format(file=os.path.abspath(__file__), folder=folder) + words[-2],
+        words[-1],
+    ]
 
 
 def load(name: str, folder: str = _HERE) -> ModuleType:

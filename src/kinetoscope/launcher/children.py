@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import stat
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 # What a child notes about itself when its recording is over already, by its key in the metadata of its trace.
-_NOTED = ("process_name", "rank", "ended")
+_NOTED = ("process_name", "rank", "ended", "processor_s")
+# The processor time that a Python with torch takes to end, after its recording: 0.4 to 0.9 s.
+_TEARDOWN_S = 1.0
 # Metadata of one process that would be wrong for a trace without the program's own.
 _OF_ONE = ("parent_process", "ancestors", "began", "command", "executable", "recorded_parent", "ended")
 
@@ -35,6 +39,11 @@ class Children:
         """Do nothing before `begin`."""
         self._options = options
         self._folder = options.children_folder
+        # Created at the start or, where only spawned processes are recorded, before the first of them.
+        self._has_folder = False
+        self._problems: Counter[str] = Counter()
+        # The processor time of those whose recordings were joined.
+        self.processor_s = 0.0
         # The notes of those that still run; their recordings stay where they are.
         self._running: list[str] = []
 
@@ -47,7 +56,7 @@ class Children:
             return 0
 
     def begin(self, before_os_exit: Callable[[int], None]) -> None:
-        """Follow the processes that this one starts from now on.
+        """Follow the processes that this one starts from now on: all of them, or those that `multiprocessing` spawns.
 
         Args:
             before_os_exit: Called with the exit status if the program ends with `os._exit`.
@@ -56,12 +65,15 @@ class Children:
             ArgumentError: The folder for their recordings exists and is not ours.
             OSError: It cannot be created.
         """
+        if not self._options.children:
+            AfterImport("multiprocessing.spawn", self._follow_spawned).wait()
+            return
         if os.pathsep in child_hook.START_UP_FOLDER:
             raise ArgumentError(
                 f"Child processes cannot be recorded: Kinetoscope is installed in {child_hook.START_UP_FOLDER!r}, and PYTHONPATH cannot contain a path "
                 f"with a {os.pathsep!r} in it: install it elsewhere."
             )
-        _make_folder(self._folder, self._options)
+        self._make_folder()
         child_hook.set_variables(str(self._folder))
         child_hook.watch(str(self._folder))
         from kinetoscope.launcher import child
@@ -78,9 +90,46 @@ class Children:
         """Record this process once it imports torch: it is a fork of the program from before the program did."""
         AfterImport("torch", lambda: child_hook.record(str(self._folder), "fork")).wait()
 
+    def _make_folder(self) -> None:
+        _make_folder(self._folder, self._options)
+        self._has_folder = True
+
+    def _follow_spawned(self) -> None:
+        """Record the processes that `multiprocessing` spawns: it starts their Pythons with a command line of one function."""
+        spawn = sys.modules["multiprocessing.spawn"]
+        own_command_line = spawn.get_command_line
+        program = os.getpid()
+
+        @functools.wraps(own_command_line)
+        def command_line(**arguments: Any) -> list[str]:
+            words: list[str] = own_command_line(**arguments)
+            if os.getpid() != program:
+                return words
+            try:
+                if not self._has_folder:
+                    self._make_folder()
+                return child_hook.spawned_with_hook(words, str(self._folder))
+            except (KinetoscopeError, OSError) as error:
+                self._problems[str(error)] += 1
+            return words
+
+        spawn.get_command_line = command_line  # type: ignore[attr-defined]
+
+    def wait_for_spawned(self) -> None:
+        """Let `multiprocessing` end its processes now, as Python does in a moment, if they are recorded."""
+        if self._options.children or not self._has_folder:
+            return
+        from multiprocessing import active_children, util
+
+        for process in active_children():
+            if process.daemon and process.pid is not None:
+                notes.mark_terminated(str(self._folder), process.pid)
+        util._exit_function()  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
+
     def stop_following(self) -> None:
         """Stop following new processes."""
-        with contextlib.suppress(PermissionError):  # a program that has changed its user: see join()
+        # A program that has changed its user (see `join`), or something else in the place of a folder that was never made.
+        with contextlib.suppress(PermissionError, NotADirectoryError):
             (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
 
     def _is_open(self) -> bool:
@@ -103,7 +152,7 @@ class Children:
         from kinetoscope.model.losses import Loss
 
         all_notes = notes.read_all(str(self._folder)) if self._is_open() else {}
-        problems: Counter[str] = Counter()
+        problems = Counter(self._problems)
         if self._folder.is_dir() and not self._is_open():
             problems[
                 f"the program changed its user, and may not read {self._options.shown(self._folder)} now: what its children recorded "
@@ -115,6 +164,7 @@ class Children:
             if trace is not None:
                 child_traces.append(trace)
         child_traces.sort(key=_order)
+        self.processor_s = sum(trace.info.pop("processor_s", 0.0) + _TEARDOWN_S for trace in child_traces)
         recorded = {trace.run_info.process for trace in child_traces} | (
             {os.getpid()} if program_trace is not None else set()
         )

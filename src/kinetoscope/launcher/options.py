@@ -37,7 +37,7 @@ class LaunchOptions:
         steps: The first optimizer step to record and the first one after that not to record (None: up to the end), or None
             for the whole run.
         install: Record only what the program itself profiles with `torch.profiler`.
-        children: Also record the processes that the program starts.
+        children: Record all processes that the program starts, not only those that `multiprocessing` spawns.
         folder: The working directory at the start; paths are shown relative to it.
 
     Raises:

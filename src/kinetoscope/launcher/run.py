@@ -113,7 +113,7 @@ def launch(
         chrome: Also write a Chrome trace, `.json.gz`.
         summaries: Also write the summary of each rank in the trace to this folder, relative to `cwd`, for `kinetoscope ranks`.
         install: Record only what the program itself profiles: `torch.profiler` is Kinetoscope there.
-        children: Also record the processes that the program starts, in the same trace.
+        children: Record all processes that the program starts in the same trace, not only those that `multiprocessing` spawns.
         env: The program's environment variables; None for those of this process.
         cwd: The program's working directory; None for that of this process.
         log: A file for what the program prints, which then has no standard input; None: it has the streams of this process.
@@ -208,10 +208,13 @@ class ProgramRun:
         self._program = program
         self._options = options
         self._observer = observer or RunObserver()
-        self._children = Children(options) if options.children else None
+        # Children are recorded by the native engine, from their start; with --install the program chooses when to record.
+        follows = not options.install and options.recording.engine != "kineto"
+        self._children = Children(options) if follows else None
         recording = InstalledRecording if options.install else ProgramRecording
         self._recording = recording(program, options, self._torch_imported, self._observer.started)
         self._children_before_s = children_cpu_s()
+        self._children_s = 0.0
         self._ended = "exit code 0"
         self._process = os.getpid()
         self._trace: Trace | None = None
@@ -226,7 +229,7 @@ class ProgramRun:
         if self._children is not None:
             self._children.begin(self._before_os_exit)
         atexit.register(self._finish)
-        if self._children is not None and (util := sys.modules.get("multiprocessing.util")) is not None:
+        if self._options.children and (util := sys.modules.get("multiprocessing.util")) is not None:
             # Exit handlers run last in, first out: `multiprocessing` has to end its processes before they are merged.
             atexit.unregister(util._exit_function)  # noqa: SLF001  (Python's own)
             atexit.register(util._exit_function)  # noqa: SLF001  (Python's own)
@@ -238,7 +241,7 @@ class ProgramRun:
                 self._recording.begin()
                 self._program.run()
         finally:
-            if self._children is not None and os.getpid() == self._process:
+            if self._children is not None and self._children.count and os.getpid() == self._process:
                 # The libraries that write files import it, and once Python ends that is too late. Torch has it.
                 importlib.import_module("concurrent.futures.thread")
 
@@ -268,18 +271,18 @@ class ProgramRun:
         # Registers the engine's exit handler.
         from kinetoscope.collect import native_engine_status  # noqa: F401
 
-        if self._children is None:
-            atexit.unregister(self._finish)
-            atexit.register(self._finish)
-        else:
+        if self._children is not None and self._options.children:
             atexit.register(self._close)
             self._children.follow_forks(self._recording)
+        else:
+            atexit.unregister(self._finish)
+            atexit.register(self._finish)
 
     def _after_fork(self) -> None:
         """In a fork: the recording, or the wait for it, is the parent's."""
         waiting = self._recording.state is SessionState.IDLE
         self._recording.stop_waiting()
-        if waiting and self._children is not None:
+        if waiting and self._children is not None and self._options.children:
             self._children.follow_this_fork()
 
     def _before_os_exit(self, status: int) -> None:
@@ -305,10 +308,8 @@ class ProgramRun:
         # Before the trace is read and analyzed here.
         self._process_peak_bytes = _peak_bytes()
         self._observer.stopped()
-        if not (self._options.children or self._options.install):
-            # Before the overhead is measured, in this process and in others.
-            before_s = self._children_before_s + self._recording.own_children_s
-            self._recording.messages += unrecorded_children(before_s, str(self._options.recording.engine))
+        # Before the overhead is measured, in this process and in others.
+        self._children_s = children_cpu_s() - self._children_before_s - self._recording.own_children_s
         try:
             self._recording.stop()
             self._observer.recorded()
@@ -358,6 +359,10 @@ class ProgramRun:
             if self._failure is not None:
                 raise self._failure
             trace = self._trace if self._children is None else self._with_children(self._children)
+            if not (self._options.children or self._options.install):
+                recorded_s = 0.0 if self._children is None else self._children.processor_s
+                engine = str(self._options.recording.engine)
+                self._recording.messages += unrecorded_children(self._children_s - recorded_s, engine)
             finished = None if trace is None else self._recording.write(trace, self._ended)
             if self._children is not None:
                 self._children.clear()
@@ -379,6 +384,7 @@ class ProgramRun:
 
     def _with_children(self, children: Children) -> Trace | None:
         """Return the merged trace of the program and its children."""
+        children.wait_for_spawned()
         children.stop_following()
         joined, messages = children.join(self._trace, os.path.basename(self._program.target))
         if joined is not None and self._trace is None:

@@ -14,15 +14,13 @@ from kinetoscope.model import units
 LEAST_CPU_S, LEAST_SHARE = 1.0, 0.01
 
 
-def unrecorded_children(before_s: float, engine: str) -> list[str]:
+def unrecorded_children(used_s: float, engine: str) -> list[str]:
     """Return a message about processes that a program started and that are not recorded, if they used much time.
 
     Args:
-        before_s: `children_cpu_s` before the program began, and what child processes took that Kinetoscope itself started, such as
-            the compiler of the recorder.
+        used_s: The processor time of these processes.
         engine: The engine that was chosen.
     """
-    used_s = children_cpu_s() - before_s
     if used_s < LEAST_CPU_S or used_s < LEAST_SHARE * time.process_time():
         return []
     other = ", with another engine than kineto," if engine == "kineto" else ""
