@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from kinetoscope.analyses import hot_lines, slow_lines
+from kinetoscope.analyses import dominant_lines, hot_lines, slow_lines
 from kinetoscope.analyses.rule import Rule
 from kinetoscope.analyses.rules import MODULES
 from kinetoscope.collect.request.options import OPTIONS, Option, RecordingOptions
@@ -31,7 +31,7 @@ TYPES = {field.name: str(field.type) for field in dataclasses.fields(RecordingOp
 
 # ------------------------------------------------------------------------------------------------------- findings
 
-SOURCES_OF_RULES = (*MODULES, hot_lines, slow_lines, job_findings)
+SOURCES_OF_RULES = (*MODULES, hot_lines, slow_lines, dominant_lines, job_findings)
 CODES_OF_FINDINGS = """\
 ## The codes
 

@@ -1153,6 +1153,18 @@ def every_fourth_step_transforms_a_prime_length(fault: bool) -> tuple[Step, int]
     return evaluating(Net(), lambda scores: torch.fft.rfft(signal).abs().sum() + scores.sum()), 24
 
 
+@planted("batch-of-one", record_shapes=True)
+def a_model_that_scores_one_item_at_a_time(fault: bool) -> tuple[Step, int]:
+    model, items = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)), torch.randn(64, 16)
+
+    def step(number: int) -> None:
+        with torch.no_grad():
+            scores = torch.cat([model(item[None]) for item in items]) if fault else model(items)
+            scores.amax()
+
+    return step, 10
+
+
 @planted("growing-prefix", record_shapes=True)
 def a_sequence_that_is_computed_again_for_each_position(fault: bool) -> tuple[Step, int]:
     model, tokens = Net(), torch.randn(64, 32, 64)

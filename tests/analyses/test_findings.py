@@ -30,6 +30,11 @@ from tests.support.trace_builder import TraceBuilder
 from tests.support.undisturbed import undisturbed
 
 
+def faults(trace):
+    """All findings but the one on what takes most of the time where nothing else does."""
+    return tuple(finding for finding in examine(trace).findings if finding.code != "dominant-line")
+
+
 def codes(program, fault):
     """What is found in a program, by a clock that other programs of the machine do not slow down.
 
@@ -37,7 +42,7 @@ def codes(program, fault):
     """
     with PLANTED[program].record(fault) as recorded, undisturbed(recorded) as trace:
         report = examine(trace)
-    found = [one.code for one in report.findings]
+    found = [one.code for one in report.findings if one.code != "dominant-line"]
     assert sum(one.gain_ns or 0 for one in report.findings) <= report.whole_ns, found
     is_meant = program.startswith("profiler-cost:")
     return found if is_meant else [code for code in found if code != "profiler-cost"]
@@ -78,7 +83,7 @@ def slow_python():
 
 def test_where_torchs_collector_wrote_the_first_lines_of_functions_these_are_named():
     trace = slow_python().know("engine", "kineto").build()
-    (finding,) = examine(trace).findings
+    (finding,) = faults(trace)
     assert (str(finding.place), finding.place.line) == ("train (train.py:3)", 3)
     assert "train (train.py:3)" in plain(finding.finding)
 
@@ -96,7 +101,7 @@ def test_lines_that_follow_each_other_are_a_place_with_a_first_and_a_last_line()
 
 def test_python_between_operators_has_its_place_its_share_and_its_evidence():
     trace = slow_python().build()
-    (finding,) = examine(trace).findings
+    (finding,) = faults(trace)
     assert (finding.code, str(finding.place), finding.place.function) == (
         "python-bound",
         "train.py:3",
@@ -136,7 +141,7 @@ def test_python_without_a_processor_is_a_wait_in_the_finding_as_in_the_account(w
 
 
 def test_a_loop_that_waits_between_operators_does_not_run_python():
-    (finding,) = examine(sampled_python((SampleState.BLOCKED, SampleState.BLOCKED))).findings
+    (finding,) = faults(sampled_python((SampleState.BLOCKED, SampleState.BLOCKED)))
     assert finding.code == "python-bound"
     assert plain(finding.finding) == (
         "The loop waits in flush (log.py:5) for 80.0 % of step time (8 ms a step), such as for a file, a lock or another thread"
@@ -146,7 +151,7 @@ def test_a_loop_that_waits_between_operators_does_not_run_python():
 
 @pytest.mark.parametrize("other", [SampleState.BLOCKED, SampleState.RUNNING])
 def test_a_loop_that_runs_half_of_the_time_runs_python(other):
-    (finding,) = examine(sampled_python((SampleState.RUNNING, other))).findings
+    (finding,) = faults(sampled_python((SampleState.RUNNING, other)))
     assert plain(finding.finding).startswith("Python in flush (log.py:5) runs for 80.0 % of step time")
 
 
@@ -199,7 +204,7 @@ def test_a_line_that_calls_a_library_between_small_operators_does_not_loop_over_
             builder.span("aten::select", at + number * each, 2_000, stack=line)
             builder.sample(at + number * each + 4_000, builder.stack(TRAIN, *inside), period_ns=each)
 
-    (finding,) = examine(steps_with(8, fill, length_ns=8_000_000 + 100 * each)).findings
+    (finding,) = faults(steps_with(8, fill, length_ns=8_000_000 + 100 * each))
     assert (finding.code, str(finding.place)) == (code, "train.py:9")
 
 
@@ -222,7 +227,7 @@ def test_waits_for_every_fourth_batch_count_and_one_long_wait_does_not(waits_ms,
         builder.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, wait_ns)
         builder.span("aten::mm", at + wait_ns, 13_500_000)
         at += wait_ns + 13_500_000
-    found = [plain(one.finding) for one in examine(builder.build()).findings if one.code == "input-wait"]
+    found = [plain(one.finding) for one in faults(builder.build()) if one.code == "input-wait"]
     assert found == [said] * bool(said)
 
 
@@ -235,14 +240,14 @@ def test_what_autograd_s_engine_and_ddp_do_themselves_is_not_the_line_that_calls
         trace = steps_with(
             8, lambda builder, at, own=own: reads_and_small_operators(builder, at, builder.stack(*own))
         )
-        assert examine(trace).findings == ()
+        assert faults(trace) == ()
 
 
 @pytest.mark.parametrize("below", [(), (("loss.py", 20, "Loss.backward"),)])
 def test_the_program_s_own_loop_is_found_also_in_its_functions_that_backward_calls(below):
     frames = (*BACKWARD, *below) if below else (TRAIN,)
     trace = steps_with(8, lambda builder, at: reads_and_small_operators(builder, at, builder.stack(*frames)))
-    found = {one.code: str(one.place) for one in examine(trace).findings}
+    found = {one.code: str(one.place) for one in faults(trace)}
     assert found.get("scalar-read") == ("loss.py:20" if below else "train.py:9")
 
 
@@ -260,7 +265,7 @@ def test_python_that_is_autograd_s_or_the_optimizer_s_is_no_place_to_change(insi
         for part in range(4):
             builder.sample(at + part * 400_000 + 100_000, builder.stack(*inside), period_ns=400_000)
 
-    assert {one.code for one in examine(steps_with(8, sampled)).findings} == ({code} if code else set())
+    assert {one.code for one in faults(steps_with(8, sampled))} == ({code} if code else set())
 
 
 def test_without_samples_the_time_after_backward_is_not_at_the_line_that_calls_it():
@@ -270,7 +275,7 @@ def test_without_samples_the_time_after_backward_is_not_at_the_line_that_calls_i
                 "MmBackward0", at + number * 1_900_000, 50_000, sequence=-1, stack=builder.stack(*BACKWARD)
             )
 
-    assert examine(steps_with(8, fill)).findings == ()
+    assert faults(steps_with(8, fill)) == ()
 
 
 def loop_over_rows(engine_ns):
@@ -301,7 +306,7 @@ def test_a_loop_in_forward_costs_what_the_engine_takes_between_its_nodes_in_back
     engine_ns, counted_percent
 ):
     def share(between_ns):
-        (one,) = [one for one in examine(loop_over_rows(between_ns)).findings if one.code == "tiny-operators"]
+        (one,) = [one for one in faults(loop_over_rows(between_ns)) if one.code == "tiny-operators"]
         return one.share_percent, plain(one.finding)
 
     (alone, _), (found, text) = share(0), share(engine_ns)
@@ -333,7 +338,7 @@ def reducing(passes, *, first, sizes=(40_000, 60_000)):
 
 
 def test_gradients_that_every_backward_sums_over_the_ranks_are_counted():
-    (finding,) = examine(reducing(4, first=0)).findings
+    (finding,) = faults(reducing(4, first=0))
     assert finding.code == "repeated-all-reduce"
     assert plain(finding.finding) == (
         "The ranks sum the same gradients 4 times for each step of the optimizer, after each backward at train.py:9: 293 KiB a step "
@@ -343,8 +348,8 @@ def test_gradients_that_every_backward_sums_over_the_ranks_are_counted():
 
 
 def test_gradients_that_are_summed_once_for_each_optimizer_step_are_fine():
-    assert examine(reducing(4, first=3)).findings == ()
-    assert examine(reducing(1, first=0, sizes=(40_000, 40_000, 40_000))).findings == (), "buckets of one size"
+    assert faults(reducing(4, first=3)) == ()
+    assert faults(reducing(1, first=0, sizes=(40_000, 40_000, 40_000))) == (), "buckets of one size"
 
 
 def optimized(names, parameters=20, **more):
@@ -356,7 +361,7 @@ def optimized(names, parameters=20, **more):
         for number in range(parameters * len(names)):
             builder.span(names[number % len(names)], at + number * each, each - 100)
 
-    return examine(steps_with(8, fill)).findings
+    return faults(steps_with(8, fill))
 
 
 def test_an_optimizer_gains_what_a_fused_step_would_not_cost():
@@ -401,7 +406,7 @@ def steps_that_keep(count, kept_bytes, model_bytes=MODEL, every=1):
 
 @pytest.mark.parametrize("count", [40, 90, 150, 1000])
 def test_memory_that_grows_is_found_however_long_it_has_grown(count):
-    (finding,) = examine(steps_that_keep(count, KEPT)).findings
+    (finding,) = faults(steps_that_keep(count, KEPT))
     assert finding.code == "memory-growth"
     assert (
         plain(finding.finding)
@@ -414,11 +419,11 @@ def test_memory_that_grows_is_found_however_long_it_has_grown(count):
     [(40, MODEL // 200, False), (1000, MODEL // 200, True), (1000, 4, False), (5, KEPT, False)],
 )
 def test_memory_that_grows_slowly_is_found_once_it_is_much(count, kept_bytes, found):
-    assert bool(examine(steps_that_keep(count, kept_bytes)).findings) == found
+    assert bool(faults(steps_that_keep(count, kept_bytes))) == found
 
 
 def test_what_only_some_steps_keep_is_no_growth():
-    assert examine(steps_that_keep(40, KEPT, every=2)).findings == ()
+    assert faults(steps_that_keep(40, KEPT, every=2)) == ()
 
 
 def test_no_span_is_at_no_place_and_in_no_module():
@@ -463,7 +468,7 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
                 "aten::mm", step * 10_000_000, 2_000_000, stack=builder.stack(("train.py", 2, "train"))
             )
             builder.sample(step * 10_000_000 + 5_000_000, inside, thread=main)
-        (finding,) = examine(builder.build()).findings
+        (finding,) = faults(builder.build())
         assert str(finding.place) == "train.py:3"
 
 
@@ -529,7 +534,7 @@ def test_each_signal_is_one_that_a_rule_asks_for():
 
 def test_losses_make_every_number_a_lower_bound():
     trace = slow_python().lose("dropped_spans", 12).build()
-    (finding,) = [one for one in examine(trace).findings if one.code == "incomplete-trace"]
+    (finding,) = [one for one in faults(trace) if one.code == "incomplete-trace"]
     assert finding.finding["text"].format(12) == "Times and counts are lower bounds: 12 spans not written"
 
 
@@ -545,7 +550,7 @@ def test_losses_make_every_number_a_lower_bound():
 )
 def test_what_is_missing_elsewhere_leaves_the_steps_as_they_are(code):
     trace = slow_python().lose(code, 2).build()
-    assert "incomplete-trace" not in [one.code for one in examine(trace).findings]
+    assert "incomplete-trace" not in [one.code for one in faults(trace)]
 
 
 @pytest.fixture
@@ -614,7 +619,7 @@ def test_a_device_may_wait_for_batches_that_another_thread_asks_for():
             "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 8_000_000, thread=other
         )
         builder.kernel("gemm", start + 8_000_000, 2_000_000, stream=stream)
-    assert "input-wait" not in [one.code for one in examine(builder.build()).findings]
+    assert "input-wait" not in [one.code for one in faults(builder.build())]
 
 
 def test_what_samples_see_of_output_counts_with_the_line_that_asked_for_it():
@@ -627,7 +632,7 @@ def test_what_samples_see_of_output_counts_with_the_line_that_asked_for_it():
         builder.span("aten::mm", start, 60_000_000, stack=builder.stack(("train.py", 3, "train")))
         for sample in range(6, 10):
             builder.sample(start + sample * 10_000_000, saving, period_ns=10_000_000, thread=main)
-    (finding,) = [one for one in examine(builder.build()).findings if one.code == "output-in-step"]
+    (finding,) = [one for one in faults(builder.build()) if one.code == "output-in-step"]
     assert (str(finding.place), round(finding.share_percent)) == ("train.py:9", 40)
 
 
@@ -641,7 +646,7 @@ def test_a_few_samples_that_may_be_there_by_chance_are_no_output():
         builder.span("aten::mm", start, 3_000_000, stack=builder.stack(("train.py", 3, "train")))
         if step in (2, 7):
             builder.sample(start + 4_000_000, logging, period_ns=10_000_000, thread=main)
-    assert "output-in-step" not in [one.code for one in examine(builder.build()).findings]
+    assert "output-in-step" not in [one.code for one in faults(builder.build())]
 
 
 def test_a_step_is_an_outlier_also_where_many_others_are_late():
@@ -655,7 +660,7 @@ def test_a_step_is_an_outlier_also_where_many_others_are_late():
         for call in range(calls):
             builder.span("aten::mm", start + call * each, each, stack=stack)
         start += calls * each
-    (finding,) = [one for one in examine(builder.build()).findings if one.code == "step-outlier"]
+    (finding,) = [one for one in faults(builder.build()) if one.code == "step-outlier"]
     assert finding.finding["text"].startswith("Step 4 took")
 
 
@@ -673,7 +678,7 @@ def late_in_python(late, inside, states=(SampleState.RUNNING,)):
             )  # fmt: skip
         builder.span("aten::mm", at + 19_000_000 + more, 1_000_000, stack=builder.stack(TRAIN))
         at += 20_000_000 + more
-    return [one.code for one in examine(builder.build()).findings if one.code == "step-outlier"]
+    return [one.code for one in faults(builder.build()) if one.code == "step-outlier"]
 
 
 @pytest.mark.parametrize(
@@ -706,7 +711,7 @@ def slower_and_slower(waited, calls=lambda step: 4, rows=lambda step: 64):
             wait = int(waited * took)
             builder.sample(at + (call + 1) * took, stack, period_ns=took, waited_ns=wait)
         at += many * took
-    return [one.code for one in examine(builder.build()).findings]
+    return [one.code for one in faults(builder.build())]
 
 
 @pytest.mark.parametrize(
@@ -745,7 +750,7 @@ def test_on_a_busy_machine_workers_wait_for_a_processor_too(share, waited, found
         builder.annotation(name, at, wait, stack=stack)
         builder.span("aten::mm", at + wait, 100_000_000 - wait, stack=stack)
         builder.sample(at + 100_000_000, stack, period_ns=100_000_000, waited_ns=int(waited * 100_000_000))
-    assert sorted(one.code for one in examine(builder.build()).findings) == found
+    assert sorted(one.code for one in faults(builder.build())) == found
 
 
 def minimized(evaluations, warm_up_ns=0):
@@ -768,7 +773,7 @@ def minimized(evaluations, warm_up_ns=0):
             builder.backward("AddmmBackward0", start + 4_100_000, 5_800_000, sequence=sequence)
         at += took
         builder.step(step, begin, at - begin)
-    return [one.code for one in examine(builder.build()).findings]
+    return [one.code for one in faults(builder.build())]
 
 
 @pytest.mark.parametrize(
@@ -805,7 +810,7 @@ def test_late_steps_at_equal_distances_are_what_the_loop_is_meant_to_do(late, sl
         for call in range(calls):
             builder.span("aten::mm", at + call * each, each, stack=builder.stack(TRAIN))
         at += calls * each
-    assert [one.code for one in examine(builder.build()).findings] == ["step-outlier"] * found
+    assert [one.code for one in faults(builder.build())] == ["step-outlier"] * found
 
 
 def test_python_in_steps_at_equal_distances_is_named_as_in_others():
@@ -821,7 +826,7 @@ def test_python_in_steps_at_equal_distances_is_named_as_in_others():
                 at += 10_000_000
                 builder.sample(at, saving, state=SampleState.BLOCKED)
         builder.step(step, begin, at - begin)
-    found = {one.code: one for one in examine(builder.build()).findings}
+    found = {one.code: one for one in faults(builder.build())}
     assert "no operator runs for 200 ms more at train.py:33" in plain(found["step-outlier"].finding)
 
 
@@ -835,7 +840,7 @@ def test_without_steps_values_are_counted_for_each_pass_through_the_model(reads,
         builder.span("aten::linear", at, 800_000, module=layer, stack=builder.stack(("net.py", 3, "forward")))
         for read in range(reads):
             builder.span("aten::item", at + 810_000 + read * 6000, 5000, stack=stack)
-    assert [one.code for one in examine(builder.build()).findings] == found
+    assert [one.code for one in faults(builder.build())] == found
 
 
 def validated(after, *, marked, trains=False, in_module=True):
@@ -861,7 +866,7 @@ def validated(after, *, marked, trains=False, in_module=True):
         at += 100_000
         if marked:
             builder.step(step, begin, at - begin)
-    return [one.code for one in examine(builder.build()).findings if one.code == "step-outlier"]
+    return [one.code for one in faults(builder.build()) if one.code == "step-outlier"]
 
 
 @pytest.mark.parametrize(
@@ -888,7 +893,7 @@ def test_a_single_wait_for_data_is_no_late_step_of_the_program(late, found):
         builder.span("aten::mm", at + 10_000 + more, 19_900_000)
         at += 20_000_000 + more
     # Two waits are a loader that is too slow at times, which explains the late steps.
-    assert [one.code for one in examine(builder.build()).findings] == ["input-wait"] * found
+    assert [one.code for one in faults(builder.build())] == ["input-wait"] * found
 
 
 def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
@@ -904,7 +909,7 @@ def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
         for one in range(40):
             name = ("aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")[one % 4]
             builder.span(name, start + 60_000_000 + one * 1_000_000, 1_000_000)
-    (finding,) = [one for one in examine(builder.build()).findings if one.code == "single-tensor-optimizer"]
+    (finding,) = [one for one in faults(builder.build()) if one.code == "single-tensor-optimizer"]
     # Of 1 ms an operator, all but four times the longest fixed cost of a call grows with the size: 0.4 of it stays, and half of the rest.
     streaming, calls = 40 * (1_000_000 - 4 * 5_000), 40 * (4 * 5_000 - 200)
     assert round(finding.share_percent) == 40
@@ -920,7 +925,7 @@ def test_output_outside_of_the_steps_is_nothing():
         builder.span("aten::mm", step * 10_000_000, 10_000_000)
     for sample in range(1, 10):
         builder.sample(80_000_000 + sample * 10_000_000, saving, period_ns=10_000_000, thread=main)
-    assert examine(builder.build()).findings == ()
+    assert faults(builder.build()) == ()
 
 
 def test_a_late_rank_without_a_device_is_not_said_to_have_one():
@@ -935,7 +940,7 @@ def test_a_late_rank_without_a_device_is_not_said_to_have_one():
             builder.span("c10d::allreduce_", at + arrives, 100)
             builder.annotation("gloo:all_reduce", at + arrives + 100, 9_900 - arrives - 100, thread=gloo)
         traces.append(builder.build())
-    (late,) = [one for one in examine(kinetoscope.merge(traces)).findings if one.code == "straggler-rank"]
+    (late,) = [one for one in faults(kinetoscope.merge(traces)) if one.code == "straggler-rank"]
     assert plain(late.finding) == (
         "The other ranks wait for rank 1 for 70.0 % of step time; it spends 7 µs more in a step on waiting for the host"
     )
@@ -977,7 +982,7 @@ def test_findings_of_several_processes_say_whose_they_are(tmp_path):
 
 def test_a_process_without_operators_has_no_threads_for_them():
     assert "thread-oversubscription" not in [
-        one.code for one in examine(crowded(2, 2, without_operators=(1,))).findings
+        one.code for one in faults(crowded(2, 2, without_operators=(1,)))
     ]
 
 
@@ -985,9 +990,7 @@ def test_a_process_without_operators_has_no_threads_for_them():
     ("threads", "ranks", "found"), [(2, 1, False), (4, 1, True), (1, 2, False), (2, 2, True)]
 )
 def test_threads_of_all_processes_of_a_machine_are_counted(threads, ranks, found):
-    assert (
-        "thread-oversubscription" in [one.code for one in examine(crowded(threads, ranks)).findings]
-    ) == found
+    assert ("thread-oversubscription" in [one.code for one in faults(crowded(threads, ranks))]) == found
 
 
 @pytest.mark.parametrize("text", ["    gc.collect()", "    loss.backward()", ""])
@@ -998,7 +1001,7 @@ def test_garbage_that_the_program_collects_itself_is_its_line_to_change(text):
         builder.step(step, step * 10_000_000, 10_000_000)
         builder.span("aten::mm", step * 10_000_000, 6_000_000, stack=at)
         builder.span("Python GC", step * 10_000_000 + 6_000_000, 4_000_000, kind=SpanKind.PYTHON, stack=at)
-    (finding,) = [one for one in examine(builder.build()).findings if one.code == "gc-pause"]
+    (finding,) = [one for one in faults(builder.build()) if one.code == "gc-pause"]
     calls = "gc.collect" in text
     assert plain(finding.finding) == (
         f"{'The program collects garbage itself' if calls else 'Python collects garbage'} 8 times in 8 steps"
@@ -1022,7 +1025,7 @@ def test_every_code_is_documented_and_planted():
     # What other programs do to one, what only some processors are slow at, and what requests wait for is in the tests of the rules.
     of_requests = {"event-loop-busy", "executor-wait", "slow-requests"}
     of_jobs = {"irregular-ranks", "slow-link"}
-    assert documented == {*RULES, "hot-line", "slow-line"} | of_jobs
+    assert documented == {*RULES, "dominant-line", "hot-line", "slow-line"} | of_jobs
     assert set(RULES) | {"hot-line"} == planted | of_requests | {
         "half-precision",
         "incomplete-trace",
@@ -1043,7 +1046,7 @@ def test_loading_names_the_line_of_python_that_makes_batches():
         builder.span("aten::stack", at + 5_000_000, 500_000, stack=line)
         builder.span("aten::mm", at + 6_000_000, 4_000_000, stack=builder.stack(("train.py", 3, "main")))
         builder.sample(at + 2_000_000, builder.stack(("train.py", 2, "main"), ("data.py", 7, "__getitem__")))
-    (found,) = examine(builder.build()).findings
+    (found,) = faults(builder.build())
     assert (found.code, str(found.place)) == ("main-process-loading", "data.py:7")
 
 
@@ -1064,7 +1067,7 @@ def test_each_function_that_takes_long_to_make_batches_is_a_finding():
         for index, stack in enumerate(stacks):
             builder.span("aten::stack", at + 2_000_000 * index, 2_000_000, stack=stack)
         builder.span("aten::mm", at + 6_000_000, 4_000_000, stack=builder.stack(main))
-    findings = examine(builder.build()).findings
+    findings = faults(builder.build())
     assert [(finding.code, str(finding.place)) for finding in findings] == [
         ("main-process-loading", "data.py:7-9"),
         ("main-process-loading", "data.py:20"),
@@ -1095,7 +1098,7 @@ def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in(record
         builder.sample(at + 10_000_000, reading, thread=worker)
         builder.sample(at + 90_000_000, idle, thread=worker)
         builder.sample(at + 95_000_000, idle, thread=worker)
-    (found,) = [one for one in examine(builder.build()).findings if one.code == "input-wait"]
+    (found,) = [one for one in faults(builder.build()) if one.code == "input-wait"]
     assert str(found.place) == ("data.py:7" if recorded else "train.py:9")
     assert ("--children" in found.advice) is not recorded
 
@@ -1112,7 +1115,7 @@ def test_batches_that_come_as_many_tensors_are_told_from_workers_that_are_slow()
         for moment in range(5, 80, 10):
             builder.sample(at + 1_000_000 * moment, receiving, period_ns=10_000_000)
         builder.span("aten::mm", at + 80_000_000, 20_000_000, stack=builder.stack(loop))
-    (finding,) = [finding for finding in examine(builder.build()).findings if finding.code == "input-wait"]
+    (finding,) = [finding for finding in faults(builder.build()) if finding.code == "input-wait"]
     assert str(finding.place) == "train.py:9"
     assert "many tensors" in str(finding.finding)
     assert "collate" in finding.advice
@@ -1137,10 +1140,10 @@ def alternating(every, *, rollout_ms=30, count=40, irregular=False):
 
 @pytest.mark.parametrize("every", [2, 5, 10])
 def test_what_every_tenth_step_does_is_found(every):
-    (finding,) = examine(alternating(every)).findings
+    (finding,) = faults(alternating(every))
     assert (finding.code, finding.place.function) == ("python-bound", "rollout")
     assert finding.gain_ns == 40 // every * 20_000_000
 
 
 def test_what_a_single_step_does_is_no_work_of_the_loop():
-    assert [one.code for one in examine(alternating(1, irregular=True)).findings] == []
+    assert [one.code for one in faults(alternating(1, irregular=True))] == []

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.analyses.account import Account, account_of
+from kinetoscope.analyses.dominant_lines import DOMINANT_LINE, dominant_lines
 from kinetoscope.analyses.finding import CannotTell, Finding
 from kinetoscope.analyses.hot_lines import hot_lines
 from kinetoscope.analyses.rule_findings import findings_with_gains, rule_findings, tried
@@ -88,8 +89,8 @@ class Report:
         return no_problem(self.account) if self.account is not None else "No problem found."
 
 
-# Less than this share of step time is a note.
-_WARNING_PERCENT = 5.0
+NOTE_PERCENT = 5.0
+"""Less than this share of step time is a note."""
 # JSON for programs stays short: that many rows of spans of each finding.
 _MOST_SPANS = 5
 
@@ -138,6 +139,8 @@ def _examine(trace: TraceData) -> Report:
         )
         slow = tried(slow_lines, loop, findings) or ()
         findings = findings_with_gains([*findings, *slow], loop.moments, loop.whole_ns)
+        if all(_is_minor(finding, loop.whole_ns) for finding in findings):
+            findings = (*(tried(dominant_lines, loop, findings) or ()), *findings)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None
@@ -151,6 +154,12 @@ def _examine(trace: TraceData) -> Report:
         process,
         account,
     )
+
+
+def _is_minor(finding: Finding, whole_ns: int) -> bool:
+    """Whether a finding gains little, or is not about the program."""
+    gain = gain_percent(finding, whole_ns)
+    return (gain is not None and gain < NOTE_PERCENT) or finding.code == processor_wait.code
 
 
 def findings(trace: TraceData) -> ArrowTable:
@@ -324,7 +333,8 @@ def unknown_lines(report: Report) -> list[str]:
 
 def severity(finding: Finding) -> str:
     """`warning`, or `note` where little of the step time is concerned."""
-    return "warning" if finding.share_percent >= _WARNING_PERCENT else "note"
+    is_note = finding.share_percent < NOTE_PERCENT or finding.code == DOMINANT_LINE.code
+    return "note" if is_note else "warning"
 
 
 def gain_percent(finding: Finding, whole_ns: int) -> float | None:

@@ -52,7 +52,7 @@ _EVERYTHING = 0.8
 MOSTLY = 2.0
 """What is left out of an operator is most of it from so many times on what is slow of it."""
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
-OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT)
+OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT, Cause.COPIED_ROWS)
 """What a whole call does: that is its place."""
 # What the program can change; of a blocked thread, by what it waits for.
 _CHANGEABLE = (*(cause for cause in Cause if cause.advice), Cause.BLOCKED, Cause.LENGTH)
@@ -115,8 +115,9 @@ def operator_of_cells(trace: TraceData, cells: Cells, rows: Rows) -> tuple[int, 
         return -1, 0
     name = of_name.largest(cells.time_ns[rows])
     named = rows[cells.name[rows] == name]
-    # A call may be in a cell for each cause.
-    return name, int(Groups(cells.cause[named], len(Cause)).sums(cells.count[named]).max())
+    # A call may be in a cell for each entry and cause.
+    spent_on = Groups.by([cells.entry[named].astype(np.int64), cells.cause[named].astype(np.int64)])
+    return name, int(spent_on.sums(cells.count[named]).max())
 
 
 def _when(loop: Loop, cells: Cells, rows: Rows) -> Intervals | None:

@@ -73,7 +73,7 @@ def slow_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     ]:
         of_lines = rows[np.isin(line_of_row, lines)]
         usual_ns = loop.usual_sum(step[of_lines], above_ns[of_lines])
-        named_ns = [other.gain_ns or 0 for other in others if _overlap(at_lines, other.place)]
+        named_ns = [other.gain_ns or 0 for other in others if overlap(at_lines, other.place)]
         if usual_ns < least_ns or 2 * max(named_ns, default=0) >= usual_ns:
             continue
         values, text = _words(loop, cells, of_lines, above_ns[of_lines])
@@ -168,7 +168,8 @@ def _are_calls(cells: Cells, rows: Rows) -> Mask:
     return np.asarray(is_call & np.isin(cells.stack, cells.stack[rows]))
 
 
-def _overlap(place: SourceLine, other: SourceLine) -> bool:
+def overlap(place: SourceLine, other: SourceLine) -> bool:
+    """Whether two places have lines in common."""
     return (
         place.file == other.file
         and place.line <= max(other.until, other.line)

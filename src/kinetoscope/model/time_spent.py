@@ -114,6 +114,8 @@ class Cause(IntEnum):
     GROWN = "tensor that is copied to grow"
     PARAMETRIZED = "parametrized weight again"
     SHIFTED = "buffer that is shifted by a copy"
+    COPIED_ROWS = "work on copies of the same rows"
+    UNUSED_RESULT = "result that nothing uses"
     # What findings say that a program can leave out.
     EVALUATION = "evaluation in each step"
     OUTPUT = "output"

@@ -31,6 +31,18 @@ RECORD_NS, SHAPES_NS = 200, 150
 """What recording an operator took in an optimizer of small parameters, and its shapes besides."""
 LONGEST_CALL = 4.0
 """What an operator takes beyond so many times the fixed cost of a call grows with the size of its parameter."""
+_OF_MATRICES = (
+    "aten::mm",
+    "aten::bmm",
+    "aten::matmul",
+    "aten::addmm",
+    "aten::linear",
+    "aten::linalg_svd",
+    "aten::linalg_qr",
+    "aten::linalg_eigh",
+    "aten::linalg_cholesky",
+    "aten::linalg_inv",
+)
 _TOGETHER = ("aten::_foreach", "aten::_fused")
 _FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
 _FOREACH = frozenset(("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"))
@@ -57,7 +69,7 @@ def single_tensor_optimizer(loop: Loop) -> Answer:
     if loop.per_step(parameters) < LEAST_PARAMETERS or len(rows) < LEAST_OPERATORS * parameters:
         return None
     optimizer = _name_of_optimizer(loop)
-    cost_ns = loop.optimizer_ns
+    cost_ns = loop.optimizer_ns - _products_ns(loop, rows)
     # What updates rows of tables that have no gradient is another finding.
     part = waste_of(loop.trace).part[rows]
     updated_ns = cost_ns - loop.typical_sum(rows, part * loop.trace.column("spans", "duration_ns")[rows])
@@ -71,6 +83,12 @@ def single_tensor_optimizer(loop: Loop) -> Answer:
     advice = advice.replace("the optimizer", optimizer)
     words = {"optimizer": optimizer, "operators": len(rows)}
     return Match(ranges, cost_ns, words, gain_ns=gain_ns, advice=advice, time=loop.when(ranges))
+
+
+def _products_ns(loop: Loop, rows: Rows) -> int:
+    """What products and decompositions of matrices take of some operators: they are no update of one parameter."""
+    products = rows[loop.are_named(rows, _OF_MATRICES)]
+    return loop.typical_sum(products, loop.trace.column("spans", "duration_ns")[products])
 
 
 def _operators(loop: Loop) -> tuple[Rows, dict[str, int]]:

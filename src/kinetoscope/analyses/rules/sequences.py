@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.rows import Rows, ShapesRow, distinct
 from kinetoscope.model.schema import Phase
@@ -13,61 +13,104 @@ from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.intervals import Intervals
 
-LEAST_LENGTHS = 8
+LEAST_LENGTHS, LEAST_IN_SLICE = 8, 4
+_LAYERS = ("aten::linear", "aten::addmm", "aten::conv1d")
 _MODULES = "torch/nn/modules/module.py"
 
 
 @Rule(
     "growing-prefix",
-    "{place} runs the model on a sequence that grows by one position from call to call, {lengths} times in a row{in_each}: {share} of {time}",
-    "Keep what was computed for earlier positions (a key-value cache: use_cache=True, past_key_values), and run the model on the new position only.",
-    finds="a line runs a model on a sequence that grows by one position from call to call, all of it again each time",
+    "{place} runs the model on a sequence that grows from call to call, {lengths} times in a row{in_each}: {share} of {time}",
+    "Keep what was computed for earlier positions (a key-value cache: use_cache=True, past_key_values), and run the model on the new position only, or on as many as it looks back.",
+    finds="a line runs a model on a sequence that grows by the same number of positions from call to call, all of it again each time",
     source="Transformers' documentation of its key-value cache; no public threshold",
     also=f"{LEAST_LENGTHS} lengths in a row",
     least_gain=10.0,
     needs=Signal.SHAPES,
+    explains=("evaluation-in-step", "batch-of-one"),
 ).selects
 def growing_prefix(loop: Loop) -> Answer:
-    """Layers of one module whose inputs have one row more from call to call; with a cache each position is computed once."""
-    spans = loop.trace.columns("spans")
-    layers = loop.rows_named("aten::linear")
-    layers = layers[(spans["module"][layers] >= 0) & (spans["phase"][layers] == Phase.FORWARD)]
-    runs = _growing(loop, layers)
+    """Layers of one module whose inputs have so many positions more from call to call; with a cache each position is computed once."""
+    runs = _growing(loop)
     if not runs:
         return None
     longest = max(runs, key=len)
-    stack = loop.common_stack(longest)
-    line = loop.caller_of(stack, lambda file: file.replace("\\", "/").endswith(_MODULES), otherwise=stack)
-    end_ns = spans["start_ns"] + spans["duration_ns"]
-    when = Intervals.of(spans["start_ns"][[run[0] for run in runs]], end_ns[[run[-1] for run in runs]])
-    rows = loop.outermost_rows[spans["module"][loop.outermost_rows] >= 0]
-    rows = rows[when.within(spans["start_ns"][rows], end_ns[rows]) > 0]
-    lengths = _lengths(loop, longest)
-    again = 1.0 - lengths.max() / lengths.sum()
-    time_ns, words = loop.cost_ns(rows), {"lengths": len(longest)}
+    line = model_call(loop, loop.common_stack(longest))
+    rows, count, lengths = (_of_steps if loop.unit.repeats else _of_slices)(loop, runs, longest, line)
+    again = 1.0 - lengths.max() / (count * (lengths.min() + lengths.max()) / 2)
+    time_ns, words = loop.cost_ns(rows), {"lengths": count}
     return Match(rows, time_ns, words, gain_ns=again * time_ns, place=line, time=loop.when(rows))
 
 
-def _growing(loop: Loop, layers: Rows) -> list[Rows]:
-    """Calls of one layer in a step that follow each other and whose inputs each have one position more, where these are enough."""
+def _of_steps(loop: Loop, runs: list[Rows], longest: Rows, _: SourceLine) -> tuple[Rows, int, Rows]:
+    """The operators of modules from the first to the last call of each run, how many calls the longest has, and their lengths."""
     spans = loop.trace.columns("spans")
+    end_ns = spans["start_ns"] + spans["duration_ns"]
+    when = Intervals.of(spans["start_ns"][[run[0] for run in runs]], end_ns[[run[-1] for run in runs]])
+    rows = _in_modules(loop)
+    return rows[when.within(spans["start_ns"][rows], end_ns[rows]) > 0], len(longest), _lengths(loop, longest)
+
+
+def _of_slices(loop: Loop, runs: list[Rows], longest: Rows, line: SourceLine) -> tuple[Rows, int, Rows]:
+    """The operators of modules that the line calls, how often it calls the layer, and the lengths in the slices that were recorded in full."""
+    spans = loop.trace.columns("spans")
+    rows = _in_modules(loop)
+    stack, module = spans["stack"][rows], spans["module"]
+    stacks = [number for number in np.unique(stack).tolist() if model_call(loop, number) == line]
+    rows = rows[np.isin(stack, stacks)]
+    is_layer = (module[rows] == module[longest[0]]) & loop.are_named(rows, _LAYERS)
+    of_layer = [run for run in runs if module[run[0]] == module[longest[0]]]
+    return rows, int(is_layer.sum()), _lengths(loop, np.concatenate(of_layer))
+
+
+def _in_modules(loop: Loop) -> Rows:
+    rows = loop.outermost_rows
+    return rows[loop.trace.column("spans", "module")[rows] >= 0]
+
+
+def model_call(loop: Loop, stack: int) -> SourceLine:
+    """The line of the program that called the outermost module on a stack; that of the stack where none is."""
+    return loop.caller_of(stack, lambda file: file.replace("\\", "/").endswith(_MODULES), otherwise=stack)
+
+
+def _growing(loop: Loop) -> list[Rows]:
+    """Calls of one layer in a step that follow each other and whose inputs each have as many positions more, where these are enough."""
+    spans = loop.trace.columns("spans")
+    layers = loop.rows_named(*_LAYERS)
+    layers = layers[(spans["module"][layers] >= 0) & (spans["phase"][layers] == Phase.FORWARD)]
+    # Of a program without steps slices of time are recorded in full, and sizes elsewhere are those of other calls.
+    least = LEAST_LENGTHS if loop.unit.repeats else LEAST_IN_SLICE
+    layers = layers if loop.unit.repeats else layers[spans["shapes"][layers] >= 0]
     keys = (spans["start_ns"][layers], spans["module"][layers], loop.step_of(layers))
     layers = layers[np.lexsort(keys)]
     length, module, step = _lengths(loop, layers), spans["module"][layers], loop.step_of(layers)
-    grows = (np.diff(length) == 1) & (np.diff(module) == 0) & (np.diff(step) == 0)
+    more = np.diff(length)
+    grows = (more > 0) & (np.diff(module) == 0) & (np.diff(step) == 0)
+    grows[1:] &= ~grows[:-1] | (more[1:] == more[:-1])
     begins = np.append(0, np.flatnonzero(~grows) + 1)
     ends = np.append(begins[1:], len(layers))
-    long = np.flatnonzero(ends - begins >= LEAST_LENGTHS)
+    long = np.flatnonzero(ends - begins >= least)
     return [layers[begins[run] : ends[run]] for run in long.tolist()]
 
 
 def _lengths(loop: Loop, layers: Rows) -> Rows:
-    """How many positions the input of each of some layers has; 0 of one without."""
+    """How many positions the input of each of some layers has, or all inputs of a batch together; 0 of one without."""
     distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
     lengths = np.zeros(len(distinct_shapes), np.int64)
     for index, row in enumerate(distinct_shapes.tolist()):
         inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
-        first = inputs.shapes[0] if inputs and inputs.shapes else ()
-        if isinstance(first, tuple) and len(first) > 2:
-            lengths[index] = first[-2]
+        shapes = inputs.shapes if inputs else []
+        tensor = (
+            shapes[1]
+            if len(shapes) > 1 and shapes[0] and len(shapes[0]) == 1
+            else shapes[0]
+            if shapes
+            else ()
+        )
+        if isinstance(tensor, tuple) and len(tensor) > 1:
+            # A convolution has its channels before its positions.
+            is_convolution = (
+                len(shapes) > 1 and isinstance(shapes[1], tuple) and len(shapes[1]) == len(tensor) == 3
+            )
+            lengths[index] = tensor[-1] if is_convolution else tensor[-2]
     return lengths[number]

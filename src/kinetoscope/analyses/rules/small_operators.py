@@ -145,7 +145,7 @@ def _small(
     other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
     # The line of a cell says what to do about the whole loop.
     is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in other_lines)
-    if is_of_cells or (_mean_ns(loop, rows) > MOST_MEAN_NS and cells < LEAST_CELLS):
+    if is_of_cells or (mean_ns(loop, rows) > MOST_MEAN_NS and cells < LEAST_CELLS):
         return None
     every = np.concatenate([rows, *(more for _, more in other_lines)])
     numbers = [place.line, *(line.line for line, _ in other_lines)]
@@ -162,19 +162,19 @@ def _small(
     words = {
         "operators": round(_each(loop, every)),
         "looping": f" in a loop over {round(cells)} steps of a sequence" if cells >= LEAST_CELLS else looping,
-        "mean": _mean_ns(loop, every),
+        "mean": mean_ns(loop, every),
         "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
         "python": f", most of it Python{calls}" if is_python else "",
     }
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
     when = loop.when(np.concatenate((every, backward))) | loop.python
     return Match(
-        rows, time_ns, words, gain_ns=time_ns - _work_ns(loop, every, backward), place=lines_of_loop,
+        rows, time_ns, words, gain_ns=time_ns - work_ns(loop, every, backward), place=lines_of_loop,
         advice=advice if cells >= LEAST_CELLS else "", time=when,
     )  # fmt: skip
 
 
-def _work_ns(loop: Loop, *operators: Rows) -> int:
+def work_ns(loop: Loop, *operators: Rows) -> int:
     """What operators of the host would still take as one operator on whole tensors: all but the cost of calls."""
     if loop.device is not None:
         return 0
@@ -191,7 +191,8 @@ def _work_ns(loop: Loop, *operators: Rows) -> int:
     return loop.typical_sum(counted, np.minimum(least_ns, spans["duration_ns"][counted]))
 
 
-def _mean_ns(loop: Loop, rows: Rows) -> float:
+def mean_ns(loop: Loop, rows: Rows) -> float:
+    """The mean duration of some operators, without the longest twentieth of them."""
     uninterrupted = max(1, round((1 - INTERRUPTED) * len(rows)))
     return float(np.sort(loop.trace.column("spans", "duration_ns")[rows])[:uninterrupted].mean())
 

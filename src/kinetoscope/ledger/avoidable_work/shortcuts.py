@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from kinetoscope.ledger.avoidable_work.dataflow import of_flow
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
@@ -106,6 +107,7 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
         *_grown(trace, forward),
         *_parametrized(trace, forward),
         *_unused_gradients(trace, calls),
+        *_of_flow(trace, calls),
     ]
 
 
@@ -118,6 +120,7 @@ class _Forward:
         self._known = {call.row: call for call in calls.all}
         self.call: Rows = calls.of_span[self.rows].astype(np.int64)
         self._group = Groups.runs(spans["thread"][self.rows], spans["step"][self.rows]).of_row
+        self._has_shapes = spans["shapes"][self.rows] >= 0
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[DistinctCall]:
@@ -135,7 +138,8 @@ class _Forward:
         return positions
 
     def examples(self, positions: list[int]) -> list[int]:
-        """Some of the positions of a call: those of one step in the middle."""
+        """Some of the positions of a call: those of one step in the middle, recorded with their own shapes if any were."""
+        positions = [position for position in positions if self._has_shapes[position]] or positions
         middle = self._group[positions[len(positions) // 2]]
         return [position for position in positions if self._group[position] == middle][:_MOST_EXAMPLES]
 
@@ -143,13 +147,19 @@ class _Forward:
         """The call at a position; None where its inputs are not known."""
         return self._known.get(int(self.call[position]))
 
-    def after(self, position: int, elements: int) -> Iterator[tuple[int, DistinctCall]]:
-        """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again."""
+    def after(self, position: int, elements: int, result: Shape = ()) -> Iterator[tuple[int, DistinctCall]]:
+        """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again.
+
+        One whose sizes were not recorded has those of another call: they may differ from a `result` in one.
+        """
         for later in range(position + 1, min(len(self.call), position + _MOST_FOLLOWED)):
             if self._group[later] != self._group[position] or self.call[later] == self.call[position]:
                 return
             call = self._known.get(int(self.call[later]))
-            if call is not None and any(prod(shape) == elements for shape in call.operands):
+            if call is not None and any(
+                prod(shape) == elements or (not self._has_shapes[later] and _is_alike(shape, result))
+                for shape in call.operands
+            ):
                 yield later, call
 
 
@@ -165,7 +175,7 @@ def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
         shortcut = Cause.SORTED if call.name in _SORTS else Cause.SHUFFLED
         return [(shortcut, SORTED_PART, positions)] if used is not None and used <= MOST_USED else []
     if result and prod(result) >= LEAST_ELEMENTS:
-        used = _used(forward, examples, prod(result))
+        used = _used(forward, examples, prod(result), result)
         if used is not None and used <= MOST_USED:
             return [(Cause.DISCARDED, 1.0 - used, positions)]
     if call.family == "matmul":
@@ -188,19 +198,25 @@ def _elements_of_order(call: DistinctCall) -> int:
     return prod(call.operands[0]) if call.operands else 0
 
 
-def _used(forward: _Forward, examples: list[int], elements: int) -> float | None:
+def _is_alike(shape: Shape, result: Shape) -> bool:
+    """Whether some sizes are those of a result of more than two dimensions but for one, as of sequences of another length."""
+    differ = sum(here != there for here, there in zip(shape, result, strict=False))
+    return len(shape) == len(result) > 2 and differ == 1 and shape[-1] == result[-1]
+
+
+def _used(forward: _Forward, examples: list[int], elements: int, result: Shape = ()) -> float | None:
     """Which part of a result is used at all of some positions, at most; None where all of it may be, or nothing is known."""
     if elements < LEAST_ELEMENTS:
         return None
-    parts = [_used_after(forward, example, elements) for example in examples]
+    parts = [_used_after(forward, example, elements, result) for example in examples]
     counts = [count for count in parts if count is not None]
     return max(counts) / elements if counts and len(counts) == len(parts) else None
 
 
-def _used_after(forward: _Forward, position: int, elements: int) -> int | None:
+def _used_after(forward: _Forward, position: int, elements: int, result: Shape) -> int | None:
     """How many elements of the result of the call at a position are read in its step; None where all of them may be."""
     elements_read = 0
-    for _, call in forward.after(position, elements):
+    for _, call in forward.after(position, elements, result):
         if call.name in _SAME_ELEMENTS:
             continue
         part = _part(call)
@@ -474,6 +490,17 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     for count in np.unique(times[times >= 2]).tolist():
         part = 1.0 - 1.0 / count
         listed.append((*_with_backward(trace, forward.rows[rows[times == count]], part), Cause.PARAMETRIZED))
+    return listed
+
+
+def _of_flow(trace: TraceData, calls: Calls) -> list[Found]:
+    """Results that nothing reads, and work on copies of the same rows."""
+    unused, on_copies = of_flow(trace, calls)
+    listed: list[Found] = [
+        (*_with_backward(trace, rows, part), Cause.COPIED_ROWS) for rows, part in on_copies
+    ]
+    if len(unused):
+        listed.append((*_with_backward(trace, unused, 1.0), Cause.UNUSED_RESULT))
     return listed
 
 

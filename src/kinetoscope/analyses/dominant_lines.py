@@ -1,0 +1,109 @@
+"""Dominant lines: most of the time is in operators of one line that are as fast as they can be, and no other finding names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Finding
+from kinetoscope.analyses.hot_lines import operator_of_cells
+from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
+from kinetoscope.analyses.loop import Loop, SourceLine
+from kinetoscope.analyses.rule import Match, Rule
+from kinetoscope.analyses.rules.python_bound import calls_at
+from kinetoscope.analyses.rules.sequences import model_call
+from kinetoscope.analyses.slow_lines import overlap
+from kinetoscope.ledger.ledger import Cells, ledger_of_process, raw_ledger
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Rows, ShapesRow
+from kinetoscope.model.time_spent import Cause
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.deep_steps import shapes_of
+from kinetoscope.tables.host.lines import line_groups
+
+DOMINANT_LINE = Rule(
+    "dominant-line",
+    "{place} takes {share} of {time}{ratio}: {count:call} of {operator}{sizes}, {mean:ns} each{inside}{calls}",
+    "Look whether all of it is needed: fewer or smaller inputs, a result that is kept, a smaller type.",
+    finds="a line of the program takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
+    source="a share of the time; no fault by itself, so it has no gain",
+    also="where no other finding gains 5%",
+    least=25.0,
+    of_kinds=False,
+)
+MOST_LINES, MOST_SHAPES = 3, 2
+ALL_OF_CALL = 1.25
+"""A call of a model that takes at most so many times what a line in it does is the place: what the model is given decides what that line has to do."""
+
+
+def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
+    """The lines whose operators take most of the time, with their backward, if none of the other findings, which gain little, names them."""
+    ledger = ledger_of_process(raw_ledger(loop.trace), loop.process)
+    if ledger is None or loop.device is not None:
+        return []
+    cells = ledger.cells
+    nodes, node_of_stack = line_nodes(loop.trace)
+    rows, stack = stacks_of_cells(ledger)
+    node = np.array(node_of_stack)[stack]
+    computes = (cells.name[rows] >= 0) & (cells.cause[rows] != Cause.PROCESSOR) & (node > 0)
+    rows, stack, node = rows[computes], stack[computes], node[computes]
+    line = np.array([entry.line for entry in nodes])[node]
+    _, first = line_groups(loop.trace)
+    node_ns = Groups(node, len(nodes)).sums(cells.time_ns[rows])
+    for number in range(len(nodes) - 1, 0, -1):
+        node_ns[nodes[number].caller] += node_ns[number]
+    line_ns = Groups(line, len(first)).sums(cells.time_ns[rows])
+    findings = []
+    for number in np.argsort(-line_ns, kind="stable")[:MOST_LINES].tolist():
+        is_here = np.flatnonzero(line == number)
+        of_line = rows[is_here]
+        time_ns = loop.usual_sum(ledger.counted_step[cells.step[of_line]], cells.time_ns[of_line])
+        if loop.share(time_ns) < DOMINANT_LINE.least:
+            break
+        largest = is_here[np.argmax(cells.time_ns[of_line])]
+        inner = loop.place_of_frame(int(first[number]))
+        call, at_line = model_call(loop, int(stack[largest])), inner
+        is_named = any(overlap(inner, other.place) for other in others)
+        caller = nodes[node[largest]].caller
+        while caller:
+            around = loop.place_of_frame(int(first[nodes[caller].line]))
+            is_named |= any(
+                2 * (other.gain_ns or 0) >= time_ns and overlap(around, other.place) for other in others
+            )
+            if overlap(around, call) and node_ns[caller] <= ALL_OF_CALL * line_ns[number]:
+                at_line = around
+            caller = nodes[caller].caller
+        if not is_named:
+            findings.append(_finding(loop, cells, of_line, time_ns, at_line, inner))
+    return findings
+
+
+def _finding(
+    loop: Loop, cells: Cells, rows: Rows, time_ns: int, place: SourceLine, inner: SourceLine
+) -> Finding:
+    name, count = operator_of_cells(loop.trace, cells, rows)
+    named = rows[cells.name[rows] == name]
+    largest = int(cells.span[named[np.argmax(cells.time_ns[named])]])
+    inputs = (
+        parsed_inputs(loop.trace, ShapesRow(int(shapes_of(loop.trace)[largest]))) if largest >= 0 else None
+    )
+    sizes = [] if inputs is None else [size for size in inputs.shapes if isinstance(size, tuple) and size]
+    shapes = ["x".join(map(str, size)) for size in sizes[:MOST_SHAPES]]
+    needed_ns = cells.needed_ns[rows].sum()
+    words: dict[str, Any] = {
+        "ratio": f", {cells.time_ns[rows].sum() / needed_ns:.1f} times what it needs"
+        if needed_ns > 0
+        else "",
+        "operator": loop.trace.strings[name],
+        "count": count,
+        "mean": int(cells.time_ns[named].sum()) / max(count, 1),
+        "sizes": f" on {' and '.join(shapes)}" if shapes else "",
+        "inside": f" at {inner}" if inner != place else "",
+        "calls": calls_at(loop, place),
+    }
+    spans = np.unique(cells.span[rows])
+    spans = spans[spans >= 0]
+    match = Match(spans, time_ns, words, gain_ns=None, place=place, module="", spans=spans)
+    return DOMINANT_LINE.finding(loop, match)

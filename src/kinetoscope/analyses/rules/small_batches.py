@@ -1,0 +1,78 @@
+"""Small batches: a model that runs on one item after the other, each a batch of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kinetoscope.analyses.finding import Signal
+from kinetoscope.analyses.loop import Loop, SourceLine
+from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.analyses.rules.sequences import model_call
+from kinetoscope.analyses.rules.small_operators import MOST_MEAN_NS, mean_ns, work_ns
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.rows import Mask, Rows, ShapesRow, distinct
+from kinetoscope.model.schema import Phase
+from kinetoscope.tables.costs.evaluate import parsed_inputs
+from kinetoscope.tables.deep_steps import shapes_of
+
+LEAST_CALLS = 20
+_LAYERS = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d")
+
+
+@Rule(
+    "batch-of-one",
+    "{place} runs the model on one item at a time, {items}{in_each}: {operators} operators of {mean:ns} each on average take {share} of {time} with the Python between them",
+    "Stack the items and run the model once on all of them, or on a few hundred at a time.",
+    finds="a line runs a model on batches of one item, many times in a step, in operators so short that calling them is most of it",
+    source="twins of the programs in `benchmarks`",
+    also=f"{LEAST_CALLS} calls a step, operators of {MOST_MEAN_NS / 1000:g} µs on average",
+    least_gain=10.0,
+    needs=Signal.SHAPES,
+    explains=("tiny-operators", "evaluation-in-step"),
+).selects
+def batch_of_one(loop: Loop) -> Answer:
+    """Calls of a model at one line in a loop, of which all layers have a batch of one."""
+    spans = loop.trace.columns("spans")
+    rows = loop.outermost_rows
+    rows = rows[
+        (spans["module"][rows] >= 0) & (spans["phase"][rows] == Phase.FORWARD) & ~loop.in_loading[rows]
+    ]
+    by_line: dict[SourceLine, list[int]] = {}
+    for stack in np.unique(spans["stack"][rows]).tolist():
+        by_line.setdefault(model_call(loop, stack), []).append(stack)
+    return [
+        match
+        for line, stacks in by_line.items()
+        if line and (match := _match(loop, line, rows[np.isin(spans["stack"][rows], stacks)]))
+    ]
+
+
+def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:
+    spans = loop.trace.columns("spans")
+    layers = rows[loop.are_named(rows, _LAYERS)]
+    if len(layers) == 0 or not _are_single(loop, layers).all():
+        return None
+    calls = int(Groups.by([spans[name][layers] for name in ("module", "name", "stack")]).sizes().max())
+    if loop.per_step(calls) < LEAST_CALLS or mean_ns(loop, rows) > MOST_MEAN_NS:
+        return None
+    lines = {loop.place_of_stack(stack) for stack in np.unique(spans["stack"][rows]).tolist()} | {place}
+    python_ns = sum(gap.time_ns for gap in loop.gaps if gap.place in lines)
+    time_ns = loop.cost_ns(rows, with_device=False) + python_ns
+    words = {
+        "items": f"{round(loop.per_step(calls)):,} times",
+        "operators": len(rows),
+        "mean": mean_ns(loop, rows),
+    }
+    when = loop.when(rows) | loop.python
+    return Match(rows, time_ns, words, gain_ns=time_ns - work_ns(loop, rows), place=place, time=when)
+
+
+def _are_single(loop: Loop, layers: Rows) -> Mask:
+    """Which layers have an input whose first size, that of a batch, is 1; not where sizes are unknown."""
+    distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
+    single = []
+    for row in distinct_shapes.tolist():
+        inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
+        first = inputs.shapes[0] if inputs and inputs.shapes else None
+        single.append(isinstance(first, tuple) and len(first) > 1 and first[0] == 1)
+    return np.array(single, bool)[number]

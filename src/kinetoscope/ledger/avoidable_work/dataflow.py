@@ -1,0 +1,217 @@
+"""Work that shows by what becomes of tensors in steps that were recorded in full: results that nothing reads, and work on copies of the same rows.
+
+Tensors are known by their storages, so a view is its tensor. What is found of an operator holds for all of its calls at the same place in the same module.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of, outermost_operators
+from kinetoscope.model.rows import Mask, Rows, begins_run
+from kinetoscope.model.schema import Phase
+from kinetoscope.model.trace_data import TraceData
+from kinetoscope.tables.costs.operator_names import names
+
+LEAST_PART = 0.03
+"""What takes less of the time of all operators is not looked for."""
+LEAST_COPIES = 2.0
+"""Rows of which there are fewer copies are not worth it."""
+LEAST_ROWS = 64
+"""Fewer rows may be a batch and its parameters."""
+_LOOK_UPS = names("aten::index_select aten::index")
+_REPEATS = names("aten::repeat_interleave")
+# What makes each row of its result of one row of its inputs.
+_BY_ROW = frozenset({"matmul", "pointwise", "embedding"})
+_SAME_ROWS = (
+    VIEWS
+    | names("aten::contiguous aten::to aten::_to_copy aten::cat aten::layer_norm aten::clone aten::flatten")
+) - names("aten::expand aten::select")
+_BAGS = names("aten::embedding_bag")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operator that was recorded with its tensors: its span, the (argument, storage) that it reads, and the storages of its results."""
+
+    span: int
+    reads: tuple[tuple[int, int], ...]
+    results: tuple[int, ...]
+
+
+def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, float]]]:
+    """Find what nothing reads, and what is computed for copies of the same rows.
+
+    Args:
+        trace: The trace.
+        calls: Its distinct calls.
+
+    Returns:
+        The forward operators whose results nothing reads, and those on copies of rows, with the part of their work that the copies are.
+    """
+    spans = trace.columns("spans")
+    outer = outermost_operators(trace)
+    forward = outer[spans["phase"][outer] == Phase.FORWARD]
+    unused = _without_backward(trace, outer, forward)
+    copies = [call for call in calls.all if not 0 < _copies(call) < LEAST_COPIES]
+    took_ns = spans["duration_ns"]
+    least_ns = LEAST_PART * took_ns[forward].sum()
+    looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
+    if not (copies or looks_for_unused) or not len(trace.columns("tensor_versions")):
+        return np.zeros(0, np.int64), []
+    steps = list(_steps(trace, outer))
+    key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
+    key_of = dict(zip(forward.tolist(), key.of_row.tolist(), strict=True))
+    rows = np.zeros(0, np.int64)
+    if looks_for_unused:
+        in_full = unused[_is_in_full_step(trace, forward, steps)[unused]]
+        dead = _never_read(steps, {span: key_of[span] for span in in_full.tolist()})
+        rows = unused[np.isin([key_of[span] for span in unused.tolist()], list(dead))]
+    of_part: dict[float, list[int]] = defaultdict(list)
+    if copies:
+        call_of, flow = {call.row: call for call in calls.all}, _Copies()
+        for step in steps:
+            copied = flow.make(step, call_of.get(int(calls.of_span[step.span])))
+            if copied >= LEAST_COPIES and step.span in key_of:
+                of_part[1.0 - 1.0 / copied].append(key_of[step.span])
+    return rows, [(forward[np.isin(key.of_row, keys)], part) for part, keys in of_part.items()]
+
+
+def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
+    """The forward operators that autograd recorded and whose backward never ran, at places of which that holds always."""
+    spans = trace.columns("spans")
+    has_backward = np.zeros(len(spans) + 1, bool)
+    has_backward[nearest_of(trace, outer)[spans["forward"]]] = True
+    if not has_backward[:-1].any():
+        return np.zeros(0, np.int64)
+    order = forward[np.lexsort((spans["start_ns"][forward], spans["thread"][forward]))]
+    # Only an operator that autograd records raises the number of the next one.
+    sequence, thread = spans["sequence"][order], spans["thread"][order]
+    raises = np.append((np.diff(sequence) > 0) & ~begins_run(thread)[1:], False)
+    calls = Groups.by([spans[name][order] for name in ("name", "stack", "module")])
+    never = calls.sums(has_backward[order]) == 0
+    return np.sort(order[raises & (sequence >= 0) & never[calls.of_row]])
+
+
+def _steps(trace: TraceData, outer: Rows) -> Iterator[_Step]:
+    """The operators with their tensors, in order of time."""
+    spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
+    span = nearest_of(trace, outer)[versions["span"]]
+    rows = np.flatnonzero((span >= 0) & (versions["number"] == 0) & (versions["storage"] > 0))
+    rows = rows[np.lexsort((rows, span[rows], spans["start_ns"][span[rows]]))]
+    of_span = span[rows]
+    first = np.flatnonzero(begins_run(of_span))
+    columns = (versions[name][rows].tolist() for name in ("argument", "storage", "result"))
+    argument, storage, is_result = columns
+    for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
+        numbers = range(begin, end)
+        yield _Step(
+            int(of_span[begin]),
+            tuple((argument[row], storage[row]) for row in numbers if not is_result[row]),
+            tuple(storage[row] for row in numbers if is_result[row]),
+        )
+
+
+def _is_in_full_step(trace: TraceData, forward: Rows, steps: list[_Step]) -> Mask:
+    """Which spans are in steps whose first and last operator of forward were recorded with their tensors: in a slice of a step not all readers are known."""
+    spans = trace.columns("spans")
+    is_recorded = np.zeros(len(spans), bool)
+    is_recorded[[step.span for step in steps]] = True
+    order = forward[np.lexsort((spans["start_ns"][forward], spans["step"][forward]))]
+    runs = Groups.runs(spans["step"][order])
+    last = np.append(runs.first[1:], len(order)) - 1
+    full = is_recorded[order[runs.first]] & is_recorded[order[last]]
+    in_full = np.isin(spans["step"], spans["step"][order[runs.first[full]]]) & (spans["step"] >= 0)
+    return np.asarray(in_full)
+
+
+def _never_read(steps: list[_Step], key_of: dict[int, int]) -> set[int]:
+    """The kinds of candidates whose results only such operators read, in none of the steps."""
+    read: set[int] = set()
+    candidates: set[int] = set()
+    alive: set[int] = set()
+    for step in reversed(steps):
+        key = key_of.get(step.span)
+        if key is not None:
+            candidates.add(key)
+            if step.results and read.isdisjoint(step.results):
+                continue
+            alive.add(key)
+        read.update(storage for _, storage in step.reads)
+    return candidates - alive
+
+
+def _copies(call: DistinctCall) -> float:
+    """How many copies of a row the result of a call has, on average; 1 where it makes none, 0 of a look-up whose index has no known size."""
+    tensors = call.operands
+    if call.name in _REPEATS:
+        times = call.value(1)
+        return float(times) if type(times) is int else 1.0
+    if call.name in _LOOK_UPS and tensors and len(tensors[0]) > 1:
+        return tensors[1][0] / max(tensors[0][0], 1) if len(tensors) > 1 and len(tensors[1]) == 1 else 0.0
+    return 1.0
+
+
+class _Copies:
+    """The tensors whose rows are copies, by their storages: how many of each row there are, and the rows."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, int]] = {}
+        # Of how many rows a look-up took those of its result.
+        self._source_rows: dict[int, int] = {}
+
+    def make(self, step: _Step, call: DistinctCall | None) -> float:
+        """Follow an operator; return how many copies of each row it computes, 1 of others."""
+        copies = None if call is None else self._made_by(step, call)
+        for storage in step.results:
+            self._known.pop(storage, None)
+            if copies is not None and copies[1] >= LEAST_ROWS:
+                self._known[storage] = copies
+        if call is not None and _copies(call) == 0 and len(step.reads) == 2:
+            self._source_rows.update(dict.fromkeys(step.results, call.operands[0][0]))
+        return copies[0] if copies is not None and call is not None and call.family == "matmul" else 1.0
+
+    def _made_by(self, step: _Step, call: DistinctCall) -> tuple[float, int] | None:
+        if (copies := _copies(call)) >= LEAST_COPIES:
+            rows = call.operands[1][0] if call.name in _LOOK_UPS else round(call.operands[0][0] * copies)
+            return copies, rows
+        if call.family not in _BY_ROW and call.name not in _SAME_ROWS | _BAGS:
+            return None
+        shapes = _shapes(step, call)
+        read = {storage: shape for (_, storage), shape in zip(step.reads, shapes, strict=True) if shape}
+        for storage in read.keys() & self._source_rows.keys():
+            rows, source_rows = read[storage][0], self._source_rows.pop(storage)
+            if rows >= LEAST_COPIES * source_rows:
+                self._known[storage] = rows / source_rows, rows
+        copied = {storage: self._known[storage] for storage in read if storage in self._known}
+        if not copied:
+            return None
+        copies, rows = min(copied.values())
+        are_rows = {
+            storage: shape[0] % rows == 0 or prod(shape[:-1]) % rows == 0 for storage, shape in read.items()
+        }
+        # What says where a bag begins has a row for each, and is the same for all.
+        differ = (
+            any(are_rows[storage] for storage in read if storage not in copied) and call.name not in _BAGS
+        )
+        return None if differ or not all(are_rows[storage] for storage in copied) else (copies, rows)
+
+
+def _shapes(step: _Step, call: DistinctCall) -> list[tuple[int, ...]]:
+    """The sizes of the tensors that an operator reads, in the order of its reads; empty for those that are not known."""
+    position: dict[int, int] = defaultdict(int)
+    shapes = []
+    for argument, _ in step.reads:
+        sizes = call.shapes[argument] if argument < len(call.shapes) else None
+        if isinstance(sizes, list):
+            sizes = sizes[position[argument]] if position[argument] < len(sizes) else None
+            position[argument] += 1
+        shapes.append(sizes if isinstance(sizes, tuple) else ())
+    return shapes

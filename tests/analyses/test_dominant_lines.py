@@ -1,0 +1,59 @@
+"""Where nothing else gains much: the line whose operators take most of the time, with the largest of them."""
+
+import pytest
+
+from kinetoscope.analyses.findings import examine, headline, severity
+from kinetoscope.display.sentence import plain
+from tests.support.trace_builder import TraceBuilder
+
+STEP_NS, STEPS = 10_000_000, 8
+FOLDER = "/home/ann/project"
+TRAIN, MODEL = f"{FOLDER}/train.py", f"{FOLDER}/model.py"
+MODULE = ("/usr/lib/python3.12/site-packages/torch/nn/modules/module.py", 1779, "Module._call_impl")
+MAIN, STEP = (TRAIN, 50, "<module>"), (TRAIN, 20, "train")
+IN_LAYER = (MAIN, STEP, MODULE, (MODEL, 7, "Layer.forward"))
+
+
+def training(layer_ns, *, beside_ns=500_000, at_call_ns=0):
+    """Steps with a product in a layer of a model, and others at the call of the model and beside it."""
+    builder = TraceBuilder()
+    builder.know("program", {"command": ["train.py"], "folder": FOLDER})
+    shapes = builder.shapes([[36000, 320], [320, 320]], ["float", "float"])
+    main, call, layer = (builder.stack(*frames) for frames in ((MAIN,), (MAIN, STEP), IN_LAYER))
+    for step in range(STEPS):
+        start_ns = step * STEP_NS
+        builder.step(step, start_ns, STEP_NS)
+        at_ns = start_ns
+        for took_ns, stack in ((beside_ns, main), (at_call_ns, call), (layer_ns, layer)):
+            if took_ns:
+                builder.span("aten::mm", at_ns, took_ns, stack=stack, shapes=shapes)
+            at_ns += took_ns
+    return examine(builder.build())
+
+
+def test_the_call_of_the_model_is_the_place_if_the_line_is_nearly_all_of_it():
+    report = training(9_000_000)
+    dominant = report.findings[0]
+    assert (dominant.code, dominant.gain_ns, severity(dominant)) == ("dominant-line", None, "note")
+    assert (dominant.place.file, dominant.place.line) == (TRAIN, 20)
+    text = plain(headline(dominant, report.whole_ns))
+    assert text.startswith("train.py:20 takes 90.0 % of step time, ")
+    assert "1 call a step of aten::mm on 36000x320 and 320x320, 9 ms each at model.py:7" in text
+
+
+def test_a_line_that_is_only_a_part_of_the_call_is_the_place_itself():
+    dominant = training(6_000_000, at_call_ns=2_400_000).findings[0]
+    assert (dominant.code, dominant.place.file, dominant.place.line) == ("dominant-line", MODEL, 7)
+
+
+@pytest.mark.parametrize("layer_ns", [0, 2_000_000])
+def test_less_than_a_quarter_is_not_named(layer_ns):
+    codes = [finding.code for finding in training(layer_ns, beside_ns=0).findings]
+    assert "dominant-line" not in codes
+
+
+def test_where_something_gains_much_nothing_else_is_named():
+    # Python takes most of these steps.
+    codes = [finding.code for finding in training(3_000_000).findings]
+    assert "python-bound" in codes
+    assert "dominant-line" not in codes
