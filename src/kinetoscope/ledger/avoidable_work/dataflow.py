@@ -38,7 +38,7 @@ _BAGS = names("aten::embedding_bag")
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Operation:
     """An operator that was recorded with its tensors: its span, the (argument, storage) that it reads, and the storages of its results."""
 
     span: int
@@ -66,21 +66,21 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
     looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
     if not (copies or looks_for_unused) or not len(trace.columns("tensor_versions")):
         return np.zeros(0, np.int64), []
-    steps = list(_steps(trace, outer))
+    operations = list(_operations(trace, outer))
     key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
     key_of = dict(zip(forward.tolist(), key.of_row.tolist(), strict=True))
     rows = np.zeros(0, np.int64)
     if looks_for_unused:
-        in_full = unused[_is_in_full_step(trace, forward, steps)[unused]]
-        dead = _never_read(steps, {span: key_of[span] for span in in_full.tolist()})
+        in_full = unused[_is_in_full_step(trace, forward, operations)[unused]]
+        dead = _never_read(operations, {span: key_of[span] for span in in_full.tolist()})
         rows = unused[np.isin([key_of[span] for span in unused.tolist()], list(dead))]
     of_part: dict[float, list[int]] = defaultdict(list)
     if copies:
         call_of, flow = {call.row: call for call in calls.all}, _Copies()
-        for step in steps:
-            copied = flow.make(step, call_of.get(int(calls.of_span[step.span])))
-            if copied >= LEAST_COPIES and step.span in key_of:
-                of_part[1.0 - 1.0 / copied].append(key_of[step.span])
+        for operation in operations:
+            copied = flow.make(operation, call_of.get(int(calls.of_span[operation.span])))
+            if copied >= LEAST_COPIES and operation.span in key_of:
+                of_part[1.0 - 1.0 / copied].append(key_of[operation.span])
     return rows, [(forward[np.isin(key.of_row, keys)], part) for part, keys in of_part.items()]
 
 
@@ -100,7 +100,7 @@ def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
     return np.sort(order[raises & (sequence >= 0) & never[calls.of_row]])
 
 
-def _steps(trace: TraceData, outer: Rows) -> Iterator[_Step]:
+def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
     """The operators with their tensors, in order of time."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     span = nearest_of(trace, outer)[versions["span"]]
@@ -112,18 +112,18 @@ def _steps(trace: TraceData, outer: Rows) -> Iterator[_Step]:
     argument, storage, is_result = columns
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
         numbers = range(begin, end)
-        yield _Step(
+        yield _Operation(
             int(of_span[begin]),
             tuple((argument[row], storage[row]) for row in numbers if not is_result[row]),
             tuple(storage[row] for row in numbers if is_result[row]),
         )
 
 
-def _is_in_full_step(trace: TraceData, forward: Rows, steps: list[_Step]) -> Mask:
+def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[_Operation]) -> Mask:
     """Which spans are in steps whose first and last operator of forward were recorded with their tensors: in a slice of a step not all readers are known."""
     spans = trace.columns("spans")
     is_recorded = np.zeros(len(spans), bool)
-    is_recorded[[step.span for step in steps]] = True
+    is_recorded[[operation.span for operation in operations]] = True
     order = forward[np.lexsort((spans["start_ns"][forward], spans["step"][forward]))]
     runs = Groups.runs(spans["step"][order])
     last = np.append(runs.first[1:], len(order)) - 1
@@ -132,19 +132,19 @@ def _is_in_full_step(trace: TraceData, forward: Rows, steps: list[_Step]) -> Mas
     return np.asarray(in_full)
 
 
-def _never_read(steps: list[_Step], key_of: dict[int, int]) -> set[int]:
+def _never_read(operations: list[_Operation], key_of: dict[int, int]) -> set[int]:
     """The kinds of candidates whose results only such operators read, in none of the steps."""
     read: set[int] = set()
     candidates: set[int] = set()
     alive: set[int] = set()
-    for step in reversed(steps):
-        key = key_of.get(step.span)
+    for operation in reversed(operations):
+        key = key_of.get(operation.span)
         if key is not None:
             candidates.add(key)
-            if step.results and read.isdisjoint(step.results):
+            if operation.results and read.isdisjoint(operation.results):
                 continue
             alive.add(key)
-        read.update(storage for _, storage in step.reads)
+        read.update(storage for _, storage in operation.reads)
     return candidates - alive
 
 
@@ -167,25 +167,25 @@ class _Copies:
         # Of how many rows a look-up took those of its result.
         self._source_rows: dict[int, int] = {}
 
-    def make(self, step: _Step, call: DistinctCall | None) -> float:
+    def make(self, operation: _Operation, call: DistinctCall | None) -> float:
         """Follow an operator; return how many copies of each row it computes, 1 of others."""
-        copies = None if call is None else self._made_by(step, call)
-        for storage in step.results:
+        copies = None if call is None else self._made_by(operation, call)
+        for storage in operation.results:
             self._known.pop(storage, None)
             if copies is not None and copies[1] >= LEAST_ROWS:
                 self._known[storage] = copies
-        if call is not None and _copies(call) == 0 and len(step.reads) == 2:
-            self._source_rows.update(dict.fromkeys(step.results, call.operands[0][0]))
+        if call is not None and _copies(call) == 0 and len(operation.reads) == 2:
+            self._source_rows.update(dict.fromkeys(operation.results, call.operands[0][0]))
         return copies[0] if copies is not None and call is not None and call.family == "matmul" else 1.0
 
-    def _made_by(self, step: _Step, call: DistinctCall) -> tuple[float, int] | None:
+    def _made_by(self, operation: _Operation, call: DistinctCall) -> tuple[float, int] | None:
         if (copies := _copies(call)) >= LEAST_COPIES:
             rows = call.operands[1][0] if call.name in _LOOK_UPS else round(call.operands[0][0] * copies)
             return copies, rows
         if call.family not in _BY_ROW and call.name not in _SAME_ROWS | _BAGS:
             return None
-        shapes = _shapes(step, call)
-        read = {storage: shape for (_, storage), shape in zip(step.reads, shapes, strict=True) if shape}
+        shapes = _shapes(operation, call)
+        read = {storage: shape for (_, storage), shape in zip(operation.reads, shapes, strict=True) if shape}
         for storage in read.keys() & self._source_rows.keys():
             rows, source_rows = read[storage][0], self._source_rows.pop(storage)
             if rows >= LEAST_COPIES * source_rows:
@@ -204,11 +204,11 @@ class _Copies:
         return None if differ or not all(are_rows[storage] for storage in copied) else (copies, rows)
 
 
-def _shapes(step: _Step, call: DistinctCall) -> list[tuple[int, ...]]:
+def _shapes(operation: _Operation, call: DistinctCall) -> list[tuple[int, ...]]:
     """The sizes of the tensors that an operator reads, in the order of its reads; empty for those that are not known."""
     position: dict[int, int] = defaultdict(int)
     shapes = []
-    for argument, _ in step.reads:
+    for argument, _ in operation.reads:
         sizes = call.shapes[argument] if argument < len(call.shapes) else None
         if isinstance(sizes, list):
             sizes = sizes[position[argument]] if position[argument] < len(sizes) else None
