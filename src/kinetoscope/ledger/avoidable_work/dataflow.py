@@ -57,6 +57,8 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
         The forward operators whose results nothing reads, and those on copies of rows, with the part of their work that the copies are.
     """
     spans = trace.columns("spans")
+    if not len(trace.columns("tensor_versions")):
+        return np.zeros(0, np.int64), []
     outer = outermost_operators(trace)
     forward = outer[spans["phase"][outer] == Phase.FORWARD]
     unused = _without_backward(trace, outer, forward)
@@ -64,23 +66,24 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
     took_ns = spans["duration_ns"]
     least_ns = LEAST_PART * took_ns[forward].sum()
     looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
-    if not (copies or looks_for_unused) or not len(trace.columns("tensor_versions")):
+    if not (copies or looks_for_unused):
         return np.zeros(0, np.int64), []
     operations = list(_operations(trace, outer))
     key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
-    key_of = dict(zip(forward.tolist(), key.of_row.tolist(), strict=True))
+    key_of = np.full(len(spans), -1)
+    key_of[forward] = key.of_row
     rows = np.zeros(0, np.int64)
     if looks_for_unused:
         in_full = unused[_is_in_full_step(trace, forward, operations)[unused]]
-        dead = _never_read(operations, {span: key_of[span] for span in in_full.tolist()})
-        rows = unused[np.isin([key_of[span] for span in unused.tolist()], list(dead))]
+        dead = _never_read(operations, dict(zip(in_full.tolist(), key_of[in_full].tolist(), strict=True)))
+        rows = unused[np.isin(key_of[unused], list(dead))]
     of_part: dict[float, list[int]] = defaultdict(list)
     if copies:
         call_of, flow = {call.row: call for call in calls.all}, _Copies()
         for operation in operations:
             copied = flow.make(operation, call_of.get(int(calls.of_span[operation.span])))
-            if copied >= LEAST_COPIES and operation.span in key_of:
-                of_part[1.0 - 1.0 / copied].append(key_of[operation.span])
+            if copied >= LEAST_COPIES and key_of[operation.span] >= 0:
+                of_part[1.0 - 1.0 / copied].append(int(key_of[operation.span]))
     return rows, [(forward[np.isin(key.of_row, keys)], part) for part, keys in of_part.items()]
 
 
