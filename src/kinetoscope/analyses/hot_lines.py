@@ -172,20 +172,14 @@ def _words(
             text = "{place} updates all rows of a table, though the gradient of almost all of them is zero"
         return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
     if cause == Cause.CONSTANT:
-        return (
-            "{place} makes the same constant again, {times:time}",
-            {"times": _runs(loop, cells.span[cells_there])},
-            cause.advice,
-        )
+        times = _runs(loop, cells.span[cells_there])
+        return "{place} makes the same constant again, {times:time}", {"times": times}, cause.advice
     if cause.does:
         return f"{{place}} {cause.does}", {}, cause.advice
     if cause == Cause.FRESH_MEMORY:
         size = int(loop.trace.column("spans", "bytes_moved")[largest])
-        return (
-            "{place} writes into memory that is new each time, {size:bytes} at once",
-            {"size": size},
-            cause.advice,
-        )
+        text = "{place} writes into memory that is new each time, {size:bytes} at once"
+        return text, {"size": size}, cause.advice
     if cause in _REPEATS:
         return *_repeat(loop, account, cause, here, cells_there), cause.advice
     longest = Groups(cells.cause[cells_there], len(Cause)).largest(cells.time_ns[cells_there])

@@ -305,9 +305,8 @@ class Loop:
         with_closures = (took_ns > 0) & (functions > 0)
         if not with_closures.any():
             return np.zeros(count)
-        return np.where(with_closures, functions, 0) * float(
-            np.median(took_ns[with_closures] / functions[with_closures])
-        )
+        each_ns = float(np.median(took_ns[with_closures] / functions[with_closures]))
+        return np.where(with_closures, functions, 0) * each_ns
 
     @cached_property
     def on_threads(self) -> Mask:

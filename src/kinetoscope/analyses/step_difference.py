@@ -65,9 +65,8 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 
 def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
-    rows: list[dict[str, Any]] = _table(
-        loop, step, np.setdiff1d(np.arange(len(loop.work)), [step])
-    ).to_pylist()
+    others = np.setdiff1d(np.arange(len(loop.work)), [step])
+    rows: list[dict[str, Any]] = _table(loop, step, others).to_pylist()
     return rows
 
 

@@ -48,6 +48,15 @@ from kinetoscope.storage.appended_rows import KeptRows
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
+__all__ = [
+    "JSONTraceHandler",
+    "ProfilerAction",
+    "TorchProfiler",
+    "cyclic_schedule",
+    "install_composer",
+    "uninstall_composer",
+]
+
 _log = logging.getLogger("kinetoscope.integrations.composer")
 
 

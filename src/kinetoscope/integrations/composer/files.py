@@ -24,6 +24,8 @@ from kinetoscope.collect import _KinetoProfile, own_rank, rank_count, warn_user
 from kinetoscope.formats.suffixes import WHOLE_TRACE
 from kinetoscope.trace import Trace
 
+__all__ = ["Timestamp", "TraceFiles"]
+
 _NO_TIME = timedelta(0)
 
 
