@@ -26,7 +26,7 @@ hta_analysis = OnDemand("hta.trace_analysis", NO_HTA)
 hta_diff = OnDemand("hta.trace_diff", NO_HTA)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-# One of several devices, one of a single one, and one in which they wait for each other; HTA takes seconds for each.
+# A rank of a job with NCCL, a program with one device, and a rank of another job; HTA takes seconds for each large one.
 FILES = (
     "a100_nccl_rank3of8", "v100_resnet50_mem", *(("h100_owlv2_stack_mem", "rtx2080ti_resnet") if STRESS else ()),
     *(f"dlrm_8rank/rank-{rank}" for rank in (range(8) if STRESS else (5,))),
