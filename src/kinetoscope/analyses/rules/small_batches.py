@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.sequences import model_call
-from kinetoscope.analyses.rules.small_operators import MOST_MEAN_NS, mean_ns, work_ns
+from kinetoscope.analyses.rules.small_operators import (
+    MOST_MEAN_NS,
+    SAME_LOOP,
+    called_by_lines,
+    mean_ns,
+    python_of_lines,
+    times_of,
+    work_ns,
+)
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Mask, Rows, ShapesRow, distinct
 from kinetoscope.model.schema import Phase
@@ -21,7 +31,7 @@ _LAYERS = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d")
 
 @Rule(
     "batch-of-one",
-    "{place} runs the model on one item at a time, {items}{in_each}: {operators} operators of {mean:ns} each on average take {share} of {time} with the Python between them",
+    "{place} runs the model on one item at a time, {items}{in_each}: {share} of {time} for operators of {mean:ns} each on average and the Python between them",
     "Stack the items and run the model once on all of them, or on a few hundred at a time.",
     finds="a line runs a model on batches of one item, many times in a step, in operators so short that calling them is most of it",
     source="twins of the programs in `benchmarks`",
@@ -55,12 +65,22 @@ def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:
     calls = int(Groups.by([spans[name][layers] for name in ("module", "name", "stack")]).sizes().max())
     if loop.per_step(calls) < LEAST_CALLS or mean_ns(loop, rows) > MOST_MEAN_NS:
         return None
-    lines = {loop.place_of_stack(stack) for stack in np.unique(spans["stack"][rows]).tolist()} | {place}
-    python_ns = sum(gap.time_ns for gap in loop.gaps if gap.place in lines)
+    inner = {loop.place_of_stack(stack) for stack in np.unique(spans["stack"][rows]).tolist()}
+    python_ns = sum(gap.time_ns for gap in loop.gaps if gap.place in inner - {place})
+    # What else the loop does for each item.
+    loop_lines = [
+        (line, more)
+        for line, _, more in loop.by_place(called_by_lines(loop))
+        if (line.file, line.function) == (place.file, place.function)
+        and line.line != place.line
+        and times_of(loop, more) >= SAME_LOOP * calls
+    ]
+    numbers = [place.line, *(line.line for line, _ in loop_lines)]
+    python_ns += sum(python_of_lines(loop, replace(place, line=min(numbers), until=max(numbers))).values())
+    rows = np.concatenate([rows, *(more for _, more in loop_lines)])
     time_ns = loop.cost_ns(rows, with_device=False) + python_ns
     words = {
         "items": f"{round(loop.per_step(calls)):,} times",
-        "operators": len(rows),
         "mean": mean_ns(loop, rows),
     }
     when = loop.when(rows) | loop.python

@@ -114,12 +114,12 @@ def _with_what_is_read(loop: Loop, place: SourceLine, reads: Rows) -> Rows:
 ).selects
 def tiny_operators(loop: Loop) -> Answer:
     """Lines of loops that run small operators."""
-    outermost = _called_by_lines(loop)
+    outermost = called_by_lines(loop)
     lines = loop.by_place(outermost[~loop.are_named(outermost, _OF_READS)])
     return [match for place, _, rows in lines if place and (match := _small(loop, place, rows, lines))]
 
 
-def _called_by_lines(loop: Loop) -> Rows:
+def called_by_lines(loop: Loop) -> Rows:
     """The outermost operators of forward that lines of the program call for their own sake."""
     spans = loop.trace.columns("spans")
     own_stack = spans["own_stack"]
@@ -153,7 +153,7 @@ def _small(
     # A loop in forward is one in backward, too.
     backward = loop.backward_of(every)
     engine_ns = _engine_ns(loop, backward)
-    python_of = _python_of_lines(loop, lines_of_loop)
+    python_of = python_of_lines(loop, lines_of_loop)
     python_ns = min(sum(python_of.values()), MOST_PYTHON_NS * len(every))
     time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
     is_python = 2 * python_ns > time_ns
@@ -201,17 +201,17 @@ def _same_loop(
     loop: Loop, place: SourceLine, mine: Rows, lines: Sequence[tuple[SourceLine, int, Rows]]
 ) -> list[tuple[SourceLine, Rows]]:
     """The other lines of a line's loop, and their operators: lines of its function that run as often."""
-    times = _times(loop, mine)
+    times = times_of(loop, mine)
     return [
         (other, rows)
         for other, _, rows in lines
         if (other.file, other.function) == (place.file, place.function)
         and other.line != place.line
-        and _times(loop, rows) >= SAME_LOOP * times
+        and times_of(loop, rows) >= SAME_LOOP * times
     ]
 
 
-def _python_of_lines(loop: Loop, place: SourceLine) -> dict[SourceLine, int]:
+def python_of_lines(loop: Loop, place: SourceLine) -> dict[SourceLine, int]:
     """The Python between the operators of a loop by line: at its lines, and where it has several, at those between them and its head."""
     first = place.line - (place.until > place.line)
     of_line: dict[SourceLine, int] = defaultdict(int)
@@ -222,7 +222,7 @@ def _python_of_lines(loop: Loop, place: SourceLine) -> dict[SourceLine, int]:
     return of_line
 
 
-def _times(loop: Loop, rows: Rows) -> float:
+def times_of(loop: Loop, rows: Rows) -> float:
     """How often a line runs in all steps: as often as the operator that it calls least, of those that it calls as often as others."""
     each = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)[1]
     return float(np.median(each)) if len(each) else 0.0
