@@ -79,11 +79,10 @@ def _recording_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(given: Mapping[str, Any]) -> RecordingOptions:
-    read = {name: option.read for name, option in OPTIONS.items() if option.read is not None}
-    values = {
-        name: read[name](value) if name in read and value is not None else value
-        for name, value in given.items()
-    }
+    values = dict(given)
+    for name, value in given.items():
+        if value is not None and (read := OPTIONS[name].read) is not None:
+            values[name] = read(value)
     return RecordingOptions.launched(**values)
 
 

@@ -454,7 +454,10 @@ def updated_budget(
             section, scope = _section(match[1])
             in_limits = section in ("counts", "modules", "operators")
             if section == "places" and places is not None:
-                lines += [line, *_places_lines(places)]
+                lines.append(line)
+                for count, amounts in places.items():
+                    words = " ".join(f"{key}:{amount}" for key, amount in amounts.items())
+                    lines.append(f'{count} = "{words}"')
                 continue
         elif (match := _ENTRY.match(line)) and in_limits and (scope, match[2]) in values:
             measured = counts_of(runs, match[2], scope)
@@ -523,14 +526,6 @@ def _step_lines(runs: Sequence[Run]) -> list[str]:
         last = [of_recording[-_MOST_STEPS:].tolist() for of_recording in np.split(operators, ends[:-1])]
         lines.append(f"step_kinds = {json.dumps(last)}")
     return lines
-
-
-def _places_lines(places: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """How much of each count there is at each place, a line for each count."""
-    return [
-        f'{count} = "{" ".join(f"{key}:{amount}" for key, amount in amounts.items())}"'
-        for count, amounts in places.items()
-    ]
 
 
 def _written(value: float) -> str:

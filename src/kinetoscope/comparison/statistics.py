@@ -161,15 +161,7 @@ class Estimate:
 class Bootstrap:
     """Two sides, resampled the same way for every row."""
 
-    def __init__(
-        self,
-        base: Series,
-        new: Series,
-        *,
-        in_turn: bool = False,
-        seed: int = 0,
-        replicates: int = REPLICATES,
-    ) -> None:
+    def __init__(self, base: Series, new: Series, *, in_turn: bool = False, seed: int = 0) -> None:
         """Resample.
 
         Args:
@@ -177,13 +169,12 @@ class Bootstrap:
             new: The steps of the other.
             in_turn: Whether recording i of one side was made next to recording i of the other.
             seed: Of the random numbers: the same input has the same result.
-            replicates: How often to resample.
         """
         self.base, self.new = self._sides = (base, new)
         self.in_turn = in_turn and base.recordings == new.recordings > 1
         random = np.random.default_rng(seed)
-        drawn = _drawn(random, base.recordings, replicates)
-        of_new = drawn if self.in_turn else _drawn(random, new.recordings, replicates)
+        drawn = _drawn(random, base.recordings)
+        of_new = drawn if self.in_turn else _drawn(random, new.recordings)
         # The first row is what was recorded, each other one a replicate.
         self._copies = [_copies(random, base, drawn), _copies(random, new, of_new)]
         self.fraction = self._best_fraction()
@@ -277,10 +268,9 @@ class Bootstrap:
         return Estimate(*usual, np.sqrt(total), np.clip(freedom, 1.0, _MOST_FREEDOM))
 
 
-def _drawn(random: np.random.Generator, recordings: int, replicates: int) -> Numbers:
-    return np.asarray(
-        random.multinomial(recordings, np.full(recordings, 1 / recordings), size=replicates), float
-    )
+def _drawn(random: np.random.Generator, recordings: int) -> Numbers:
+    evenly = np.full(recordings, 1 / recordings)
+    return np.asarray(random.multinomial(recordings, evenly, size=REPLICATES), float)
 
 
 def _copies(random: np.random.Generator, side: Series, drawn: Numbers) -> Numbers:

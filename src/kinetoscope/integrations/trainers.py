@@ -160,9 +160,8 @@ class TrainerOptions:
     @property
     def records_steps(self) -> bool:
         """Whether steps are recorded by a schedule. With `leave_on` they are only if a schedule, a folder or a handler is given."""
-        return self.leave_on is None or any(
-            wanted is not None for wanted in (self.schedule, self.folder, self.on_trace_ready)
-        )
+        chosen = (self.schedule, self.folder, self.on_trace_ready)
+        return self.leave_on is None or chosen != (None, None, None)
 
     def schedule_for(self, total_steps: int | None) -> Callable[[int], ProfilerAction]:
         """The schedule of a run with this number of steps (None if unknown); an error if it would record none of them."""

@@ -139,10 +139,7 @@ def ray(
 
 
 ENGINES: dict[str, Callable[..., Iterator[Outcome[Any]]]] = {
-    "here": here,
-    "processes": processes,
-    "dask": dask,
-    "ray": ray,
+    run.__name__: run for run in (here, processes, dask, ray)
 }
 
 

@@ -41,8 +41,6 @@ SLOW_LINK = Rule(
     also=f"{_SLOWER} times as long",
     least=1.0,
 )
-JOB_RULES = (IRREGULAR_RANKS, SLOW_LINK)
-"""Rules that look at the summaries of all ranks only."""
 
 
 def examine_job(sections: Sections) -> Report:

@@ -16,9 +16,6 @@ from kinetoscope.model.rows import Rows, places_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.torch_events.event_tree import EventTrace, event_tree, outlasted_spans, visible_spans
 
-Arrays = dict[str, NDArray[Any]]
-
-
 # Attribute of an event -> its number here; times are shown in microseconds.
 TIMES = {
     "cpu_time_total": "duration_ns",

@@ -45,9 +45,6 @@ from kinetoscope.tables.host.rebuilt_calls import (
     shown_frames,
 )
 
-Arrays = dict[str, NDArray[Any]]
-
-
 # Calls of Python functions and of modules as events: what `events()` and `key_averages()` list with `with_stack=True`.
 #
 # torch lists such calls among the operators, and an event that runs in a call is inside it. Here they are in the lists

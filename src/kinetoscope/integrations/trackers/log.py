@@ -143,13 +143,11 @@ def _incident_facts(path: Path) -> dict[str, Any]:
 def _name_of(trace: Trace, facts: Mapping[str, Any]) -> str:
     """The name of a trace: of its incident, file or program."""
     if facts:
-        name = f"{Path(facts['path']).parent.name}-rank{facts.get('rank', 0)}"
-    elif trace.path is not None and (path := Path(trace.path)).suffix != ".recording":
-        name = path.name.removesuffix(".ktrace")
-    else:
-        # A session's recording has a name that says nothing.
-        name = Path("".join(trace.run_info.program[:1])).stem
-    return name
+        return f"{Path(facts['path']).parent.name}-rank{facts.get('rank', 0)}"
+    # A session's recording has a name that says nothing.
+    if trace.path is not None and (path := Path(trace.path)).suffix != ".recording":
+        return path.name.removesuffix(".ktrace")
+    return Path("".join(trace.run_info.program[:1])).stem
 
 
 def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path) -> Content:

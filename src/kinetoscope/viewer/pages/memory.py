@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow
@@ -10,7 +11,7 @@ from kinetoscope.tables.memory import memories
 from kinetoscope.tables.memory.peak import GROUPINGS
 from kinetoscope.tables.stored import memory_recorded
 from kinetoscope.trace import Trace
-from kinetoscope.viewer.requests import Limited, Query, number
+from kinetoscope.viewer.requests import Answer, Limited, Query, number
 
 
 def memory(trace: Trace, query: Query) -> dict[str, Any]:
@@ -25,29 +26,9 @@ def memory(trace: Trace, query: Query) -> dict[str, Any]:
     }
 
 
-def curve(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/curve?device=&by=category|module[&start=&end=]`."""
-    return memories.curve(trace, **_options(query, {"start": "start_ns", "end": "end_ns"}, "by"))
-
-
-def at(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/at?device=&by=[&time=]`: the one row of a curve."""
-    return memories.at(trace, **_options(query, {"time": "time_ns"}, "by"))
-
-
-def live(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/live?device=&by=[&time=]`."""
-    return memories.live(trace, **_options(query, {"time": "time_ns"}, "by"))
-
-
 def blocks(trace: Trace, query: Query) -> Limited:
     """Respond to `memory/blocks?device=&order=`."""
     return Limited(*memories.blocks(trace, **_options(query, {}, "order")))
-
-
-def stacks(trace: Trace, query: Query) -> pyarrow.Table:
-    """Respond to `memory/stacks?device=`."""
-    return memories.stacks(trace, **_options(query, {}))
 
 
 def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, Any]:
@@ -58,6 +39,13 @@ def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, An
     """
     options: dict[str, Any] = {name: query[name] for name in ("device", *texts) if name in query}
     return options | {name: number(query, option) for option, name in numbers.items() if option in query}
+
+
+def _route(
+    rows_of: Callable[..., pyarrow.Table], numbers: dict[str, str], *texts: str
+) -> Callable[[Trace, Query], Answer]:
+    """The route that responds with the rows of a function, which gets the options of the request."""
+    return lambda trace, query: rows_of(trace, **_options(query, numbers, *texts))
 
 
 def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
@@ -73,11 +61,15 @@ def reported(trace: Trace) -> list[tuple[str, dict[str, str]]]:
     return requests
 
 
-ROUTES = {
+ROUTES: dict[str, Callable[..., Answer]] = {
     "memory": memory,
-    "memory/at": at,
+    # ?device=&by=[&time=]: the one row of a curve
+    "memory/at": _route(memories.at, {"time": "time_ns"}, "by"),
     "memory/blocks": blocks,
-    "memory/curve": curve,
-    "memory/live": live,
-    "memory/stacks": stacks,
+    # ?device=&by=category|module[&start=&end=]
+    "memory/curve": _route(memories.curve, {"start": "start_ns", "end": "end_ns"}, "by"),
+    # ?device=&by=[&time=]
+    "memory/live": _route(memories.live, {"time": "time_ns"}, "by"),
+    # ?device=
+    "memory/stacks": _route(memories.stacks, {}),
 }

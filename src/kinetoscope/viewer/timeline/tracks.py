@@ -235,8 +235,6 @@ def run_tracks(trace: Trace, sort: int, process: NDArray[np.int32]) -> list[Trac
     if len(trace.columns("stacks" if sort == PYTHON else "modules")) == 0:
         return []
     nodes, parent, names, texts = _functions(trace) if sort == PYTHON else _modules(trace)
-    if not (nodes >= 0).any():
-        return []
     of_threads = _operators(trace, nodes, sort)
     if not (of_threads[-1] >= 0).any():
         return []
