@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kinetoscope.model import units
+from kinetoscope.storage.system_files import text_of
 from kinetoscope.tables.stacks import is_library_file, is_program_file
 
 Layout = Mapping[str, int]
@@ -231,9 +232,7 @@ def _state_letter(process: int, thread: int) -> str:
 
 def _read_task(process: int, thread: int, file: str) -> str:
     """What the system says of a thread; empty where it does not."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/task/{thread}/{file}").read_text()
-    return ""
+    return text_of(Path(f"/proc/{process}/task/{thread}/{file}"))
 
 
 class _InconsistentError(Exception):

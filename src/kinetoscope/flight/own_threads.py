@@ -9,7 +9,9 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from pathlib import Path
+
+from kinetoscope.storage.system_files import text_of
 
 _TASKS = "/proc/self/task"
 # What our native threads, and those of Python, are called.
@@ -56,21 +58,17 @@ def own_threads() -> list[int]:
         if thread.name.startswith(_PYTHON) and thread.native_id is not None
     ]
     for task in os.listdir(_TASKS) if os.path.isdir(_TASKS) else []:
-        with (
-            suppress(OSError),
-            open(f"{_TASKS}/{task}/comm", encoding="utf-8", errors="replace") as file,
-        ):
-            if file.read().startswith(_NATIVE) and int(task) not in tids and _blocks_signals(task):
-                tids.append(int(task))
+        is_named = text_of(Path(_TASKS, task, "comm")).startswith(_NATIVE)
+        if is_named and int(task) not in tids and _blocks_signals(task):
+            tids.append(int(task))
     return tids
 
 
 def _blocks_signals(task: str) -> bool:
     """Whether a thread receives no SIGTERM, as those of the recorder. A program may be called as they are, and so its threads."""
-    with open(f"{_TASKS}/{task}/status", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("SigBlk:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    for line in text_of(Path(_TASKS, task, "status")).splitlines():
+        if line.startswith("SigBlk:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
     return False
 
 

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from kinetoscope._runtime import StepCount
 from kinetoscope.flight.live_stacks import CRASHED, StackLine, ThreadStack
+from kinetoscope.storage.system_files import BOOT_ID, text_of
 
 SUFFIX = ".steps"
 """What the name of a log ends with."""
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Of each text in the facts of an incident, until all fits.
 _MOST_TEXT = (1000, 300, 50)
 _MAGIC = int.from_bytes(b"KSSTEPS1", "little")
@@ -257,6 +257,6 @@ def _namespace_and_boot(process: int) -> tuple[int, int]:
     numbers = [0, 0]
     with suppress(OSError):
         numbers[0] = Path("/proc/self/ns/pid").stat().st_ino
-    with suppress(OSError, ValueError):
-        numbers[1] = int(_BOOT_ID.read_text().strip().replace("-", "")[:15], 16)
+    with suppress(ValueError):
+        numbers[1] = int(text_of(BOOT_ID).replace("-", "")[:15], 16)
     return numbers[0], numbers[1]

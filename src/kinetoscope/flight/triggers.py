@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from kinetoscope._replacements import Replacements
 from kinetoscope.model import units
+from kinetoscope.storage.system_files import text_of
 
 LEAST_HANG_S = 30.0
 """No step is taken to hang before."""
@@ -136,12 +137,8 @@ def memory_limit_bytes(
     Returns:
         The least of the limits of its group and of those around it; None without a limit, or where the system does not tell.
     """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
     limits = []
-    for line in [*lines, "0::/", "0:memory:/"]:
+    for line in [*text_of(own).splitlines(), "0::/", "0:memory:/"]:
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue

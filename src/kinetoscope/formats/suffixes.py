@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kinetoscope._errors import ArgumentError
-
-if TYPE_CHECKING:
-    from kinetoscope.model.trace_data import TraceData
 
 
 @dataclass(frozen=True)
@@ -22,60 +17,27 @@ class Format:
         name: Its name.
         suffixes: The suffixes that select it.
         purpose: What it is for, as `kinetoscope convert --help` says it.
-        write: Writes a whole trace; None of a format that the room of `Trace` writes, or that has one table.
     """
 
     name: str
     suffixes: tuple[str, ...]
     purpose: str
-    write: Callable[[TraceData, Path], None] | None = None
-
-
-def _write_ktrace(trace: TraceData, path: Path) -> None:
-    from kinetoscope.storage.ktrace import write_ktrace
-
-    write_ktrace(trace, path)
-
-
-def _write_chrome(trace: TraceData, path: Path) -> None:
-    from kinetoscope.formats.chrome.write import write_chrome_trace
-
-    write_chrome_trace(trace, path)
-
-
-def _write_memory_timeline(trace: TraceData, path: Path) -> None:
-    from kinetoscope.formats.memory_timeline import write_memory_timeline
-
-    write_memory_timeline(trace, path)
-
-
-def _write_speedscope(trace: TraceData, path: Path) -> None:
-    from kinetoscope.formats.stacks import write_speedscope
-
-    write_speedscope(trace, path)
 
 
 OF_A_TRACE = (
-    Format("ktrace", (".ktrace",), "Kinetoscope's own format: small and complete", _write_ktrace),
+    Format("ktrace", (".ktrace",), "Kinetoscope's own format: small and complete"),
     Format(
         "chrome",
         (".json", ".json.gz", ".json.zst"),
         "Perfetto, chrome://tracing, and tools that read Kineto traces",
-        _write_chrome,
     ),
     Format(
         "memory timeline",
         (".memory.json", ".memory.json.gz"),
         "memory by category over time, as torch writes it",
-        _write_memory_timeline,
     ),
-    Format(
-        "memory events",
-        (".memory.raw.json.gz",),
-        "each allocation and free, as torch writes it",
-        _write_memory_timeline,
-    ),
-    Format("speedscope", (".speedscope.json", ".speedscope.json.gz"), "speedscope", _write_speedscope),
+    Format("memory events", (".memory.raw.json.gz",), "each allocation and free, as torch writes it"),
+    Format("speedscope", (".speedscope.json", ".speedscope.json.gz"), "speedscope"),
     Format("collapsed stacks", (".collapsed", ".folded"), "flame graphs of Python stacks"),
     Format("tables", (".tables",), "a folder with all tables as Parquet"),
 )

@@ -49,6 +49,9 @@ def nest(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> Nestin
     return Nesting(nested["parent"], nested["depth"], nested["lane"], nested["self_ns"])
 
 
+# The thread, start and duration of each span.
+_Times = tuple[NDArray[np.int32], Rows, Rows]
+
 GARBAGE_COLLECTION = "Python GC"
 """The name, as torch gives it, of the range in which the native engine records a collection of Python's garbage."""
 
@@ -87,7 +90,7 @@ def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[s
     alone["parent"] = np.append(work, -1).take(alone["parent"])
     nests_alone = mask_of(work[alone["lane"] == 0], len(spans))
     rows, nesting = np.arange(len(spans)), everything
-    while in_the_way := _calls_in_the_way(*times, rows, nesting, nests_alone):
+    while in_the_way := _calls_in_the_way(times, rows, nesting, nests_alone):
         rows = np.delete(rows, in_the_way)
         nesting = nest(*(column[rows] for column in times))
     nested: dict[str, Any] = dict(vars(nesting))
@@ -108,7 +111,7 @@ def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[s
     for name, column in alone.items():
         both[name][work] = column
     both["depth"][calls] = np.append(both["depth"], np.int32(-1)).take(around) + below
-    _take_lanes(*times, np.flatnonzero(beside), both["lane"])
+    _take_lanes(times, np.flatnonzero(beside), both["lane"])
     return both
 
 
@@ -129,20 +132,14 @@ def without_children(nesting: dict[str, NDArray[Any]], childless: Mask, duration
         nesting["parent"] = np.where(inside, np.int32(-1), parent)
 
 
-def _calls_in_the_way(
-    thread: NDArray[np.int32],
-    start_ns: Rows,
-    duration_ns: Rows,
-    rows: Rows,
-    nested: Nesting,
-    nests_alone: Mask,
-) -> list[int]:
+def _calls_in_the_way(times: _Times, rows: Rows, nested: Nesting, nests_alone: Mask) -> list[int]:
     """Places in `rows` of calls because of which work does not nest that would nest among work."""
     parent, lane, is_work = nested.parent, nested.lane, nests_alone[rows]
     beside = np.flatnonzero(is_work & (lane > 0))
     if len(beside) == 0:
         return []
-    thread, start, end = thread[rows], start_ns[rows], (start_ns + duration_ns)[rows]
+    thread, start, duration_ns = (column[rows] for column in times)
+    end = start + duration_ns
     calls: set[int] = set()
     for index in beside.tolist():
         enclosing = index - 1
@@ -157,14 +154,9 @@ def _calls_in_the_way(
     return sorted(calls)
 
 
-def _take_lanes(
-    thread: NDArray[np.int32],
-    start_ns: Rows,
-    duration_ns: Rows,
-    rows: Rows,
-    lane: NDArray[np.int32],
-) -> None:
+def _take_lanes(times: _Times, rows: Rows, lane: NDArray[np.int32]) -> None:
     """Give rows that nest with nothing lanes above those of their thread, in each of which they are disjoint."""
+    thread, start_ns, duration_ns = times
     free_from_ns: list[int] = []
     base, current = 0, -1
     lane[rows] = 0

@@ -10,6 +10,7 @@ __all__ = [
     "live_recording",
     "recording",
     "recording_parts",
+    "system_files",
     "table_files",
     "unpacking",
 ]

@@ -8,8 +8,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 from kinetoscope._errors import ArgumentError, FormatError, KinetoscopeError, MissingDependencyError, needed
 
@@ -20,38 +21,33 @@ Openable = str | os.PathLike[str] | IO[bytes]
 _WRITER_S, _LOOK_S = 5.0, 0.02
 
 
+@dataclass(eq=False)
 class ByteSource:
     """Bytes that can be read once; a context manager that closes only what it opened itself.
 
     Attributes:
+        file: What is read.
         name: The path, the URL, or another name for messages.
         path: The path of a local file, else None.
         url: The URL, else None.
         total_bytes: The size, None if unknown.
+        release: Closes the file; None if the caller does.
+        ahead: What was read already, and comes first.
         read_bytes: The number of bytes read so far.
         failure: The error that reading ended with, if it did.
     """
 
+    file: IO[bytes] = field(repr=False)
+    name: str
+    path: Path | None = None
+    url: str | None = None
+    total_bytes: int | None = None
+    release: Callable[[], Any] | None = None
+    ahead: bytes = b""
+    read_bytes: int = field(default=0, init=False)
+    failure: OSError | None = field(default=None, init=False)
     # As of a file, for what decompresses it.
-    closed = False
-
-    def __init__(
-        self,
-        file: IO[bytes],
-        name: str,
-        *,
-        path: Path | None = None,
-        url: str | None = None,
-        total_bytes: int | None = None,
-        close: Callable[[], Any] | None = None,
-    ) -> None:
-        self.name, self.path, self.url = name, path, url
-        self.total_bytes = total_bytes
-        self.read_bytes = 0
-        self.failure: OSError | None = None
-        self._file = file
-        self._ahead = b""
-        self._close = close
+    closed: ClassVar = False
 
     @classmethod
     def of(cls, source: Openable) -> Self:
@@ -78,12 +74,10 @@ class ByteSource:
         if path.is_fifo():
             file, ahead = _open_pipe(path)
             # Without a path: it cannot be opened a second time.
-            piped = cls(file, str(path), close=file.close)
-            piped._ahead = ahead
-            return piped
+            return cls(file, str(path), release=file.close, ahead=ahead)
         file = builtins.open(path, "rb", buffering=0)  # noqa: SIM115  (closed by `close`)
         size = os.fstat(file.fileno()).st_size
-        return cls(file, str(path), path=path, total_bytes=size or None, close=file.close)
+        return cls(file, str(path), path=path, total_bytes=size or None, release=file.close)
 
     @classmethod
     def _of_file(cls, file: Any) -> Self:
@@ -100,31 +94,33 @@ class ByteSource:
         with _named(url):
             file = filesystem.open(remote, "rb")
         size = getattr(file, "size", None)
-        return cls(file, url, url=url, total_bytes=size if isinstance(size, int) else None, close=file.close)
+        return cls(
+            file, url, url=url, total_bytes=size if isinstance(size, int) else None, release=file.close
+        )
 
     def _read(self, count: int) -> bytes | None:
         try:
             if self.url is None:
-                return self._file.read(count)
+                return self.file.read(count)
             with _named(self.url):
-                return self._file.read(count)
+                return self.file.read(count)
         except OSError as error:
             self.failure = error
             raise
 
     def peek(self, count: int) -> bytes:
         """Return the next `count` bytes without consuming them; fewer only at the end."""
-        while len(self._ahead) < count:
-            more = self._read(count - len(self._ahead))
+        while len(self.ahead) < count:
+            more = self._read(count - len(self.ahead))
             if not more:
                 break
-            self._ahead += more
-        return self._ahead[:count]
+            self.ahead += more
+        return self.ahead[:count]
 
     def read(self, count: int) -> bytes:
         """Return up to `count` next bytes, empty at the end."""
-        if self._ahead:
-            block, self._ahead = self._ahead[:count], self._ahead[count:]
+        if self.ahead:
+            block, self.ahead = self.ahead[:count], self.ahead[count:]
         else:
             # A non-blocking file returns None if no bytes are ready; this counts as the end.
             block = self._read(count) or b""
@@ -136,14 +132,14 @@ class ByteSource:
         import shutil
 
         with path.open("wb") as copy:
-            copy.write(self.read(len(self._ahead)))
-            shutil.copyfileobj(self._file, copy, 1 << 20)
+            copy.write(self.read(len(self.ahead)))
+            shutil.copyfileobj(self.file, copy, 1 << 20)
 
     def close(self) -> None:
         """Close the underlying file if this object opened it."""
-        if self._close is not None:
-            self._close()
-            self._close = None
+        if self.release is not None:
+            self.release()
+            self.release = None
 
     def __enter__(self) -> Self:
         """Return this object."""

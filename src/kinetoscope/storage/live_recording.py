@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import kinetoscope._core as _core
 from kinetoscope.model.run_info import RunInfo
+from kinetoscope.storage.system_files import BOOT_ID, text_of
 
 LAYOUT: dict[str, Any] = _core.recording_layout()
 """Magic, version, sizes and offsets in bytes, and the numbers of kinds of chunks and notes."""
@@ -19,7 +20,6 @@ LAYOUT: dict[str, Any] = _core.recording_layout()
 MAGIC: bytes = LAYOUT["magic"]
 """The first bytes of every recording."""
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # The kernel counts the starts of processes in ticks.
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -73,7 +73,7 @@ def is_running(run: RunInfo) -> bool:
         return False
     boot = run.boot_id.split()
     # What follows the number of the boot names a clock: other ones tick here, too. Without a number, any process may have this id here.
-    if not boot or not _BOOT_ID.exists() or _BOOT_ID.read_text().strip() != boot[0]:
+    if not boot or text_of(BOOT_ID) != boot[0]:
         return False
     return is_alive(run.process, run.start_monotonic_ns)
 

@@ -17,6 +17,7 @@ from typing import Any
 from kinetoscope._errors import MissingDependencyError
 from kinetoscope.model import units
 from kinetoscope.storage.byte_source import ByteSource
+from kinetoscope.storage.system_files import text_of
 
 SHARE = 2
 """By default, reading a file may use the available memory divided by this."""
@@ -40,11 +41,7 @@ def available_bytes(memory_info: Path = _MEMORY_INFO, control_group: Path = _CON
 
 
 def _system_bytes(memory_info: Path) -> int | None:
-    try:
-        lines = memory_info.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    amount = _numbers(lines).get("MemAvailable:")
+    amount = _numbers(text_of(memory_info).splitlines()).get("MemAvailable:")
     return None if amount is None else amount * 1024
 
 

@@ -113,38 +113,31 @@ def open(  # noqa: A001  (the verb is `kinetoscope.open`)
         OSError: The file cannot be read.
     """
     import_aside()
-    for name, limit in (
-        ("max_memory_bytes", max_memory_bytes),
-        ("max_uncompressed_bytes", max_uncompressed_bytes),
-    ):
+    limits = {"max_memory_bytes": max_memory_bytes, "max_uncompressed_bytes": max_uncompressed_bytes}
+    for name, limit in limits.items():
         if limit is not None:
             checked_whole(name, limit, 0, " bytes, or None")
-    limits = _Limits(max_memory_bytes, max_uncompressed_bytes)
+    options = _Options(limits, progress)
     if isinstance(source, (str, os.PathLike)) and Path(source).is_dir():
-        return _open_folder(Path(source), limits, progress)
-    return _open_file(source, limits, progress)
+        return _open_folder(Path(source), options)
+    return _open_file(source, options)
 
 
-class _Limits(NamedTuple):
-    max_memory_bytes: int | None
-    max_uncompressed_bytes: int | None
+class _Options(NamedTuple):
+    limits: dict[str, int | None]
+    progress: Progress | None
+    in_archive: bool = False
 
 
-def _open_file(
-    source: str | os.PathLike[str] | IO[bytes],
-    limits: _Limits,
-    progress: Progress | None,
-    *,
-    in_archive: bool = False,
-) -> Trace:
-    max_memory_bytes, max_uncompressed_bytes = limits
+def _open_file(source: str | os.PathLike[str] | IO[bytes], options: _Options) -> Trace:
+    max_memory_bytes, max_uncompressed_bytes = options.limits.values()
     with ByteSource.of(source) as opened:
         head = opened.peek(len(MAGIC))
         if head.startswith(ZIP_MAGIC):
-            return _open_zip(opened, head, limits, progress, in_archive=in_archive)
+            return _open_zip(opened, head, options)
         if head == MAGIC:
             with _local_path(opened) as path:
-                return _open_own(opened, path, head, limits)
+                return _open_own(opened, path, head, options)
         if opened.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
             return _open_sqlite(opened, max_memory_bytes)
         text = UnpackedText(opened, max_uncompressed_bytes)
@@ -161,7 +154,9 @@ def _open_file(
                 from kinetoscope.formats.chrome.read import read_chrome_trace
 
                 try:
-                    read = read_chrome_trace(text, max_memory_bytes=max_memory_bytes, progress=progress)
+                    read = read_chrome_trace(
+                        text, max_memory_bytes=max_memory_bytes, progress=options.progress
+                    )
                 except FormatError as error:
                     if other_format := _other_format(text.beginning):
                         raise FormatError(f"{opened.name}: not a trace: {other_format}") from error
@@ -176,14 +171,14 @@ def _open_file(
         raise FormatError(f"{opened.name}: {_what_it_is(head, begin)}; kinetoscope.open reads {CAN_OPEN}")
 
 
-def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Trace:
+def _open_folder(folder: Path, options: _Options) -> Trace:
     from kinetoscope.storage.incident_files import incident_recordings
     from kinetoscope.storage.table_files import STORED_FILE
 
     if ranks := incident_recordings(folder):
         return open(ranks[0]) if len(ranks) == 1 else _with_incident(merge(ranks), ranks)
     if (folder / STORED_FILE).is_file():
-        trace = _open_file(folder / STORED_FILE, limits, progress)
+        trace = _open_file(folder / STORED_FILE, options)
         trace.path = folder
         return trace
     files = [file for file in sorted(folder.iterdir()) if _TRACE_FILE.search(file.name) and file.is_file()]
@@ -192,15 +187,11 @@ def _open_folder(folder: Path, limits: _Limits, progress: Progress | None) -> Tr
             f"{folder}: a folder, but not a trace: it has no files of traces, and no {STORED_FILE}, which save() writes into folders whose "
             "names end in .tables"
         )
-    return _of_one_job(
-        str(folder),
-        [(file.name, partial(_open_file, file, limits, progress)) for file in files[:_MOST_FILES]],
-    )
+    openers = [(file.name, partial(_open_file, file, options)) for file in files[:_MOST_FILES]]
+    return _of_one_job(str(folder), openers)
 
 
-def _open_zip(
-    source: ByteSource, head: bytes, limits: _Limits, progress: Progress | None, *, in_archive: bool
-) -> Trace:
+def _open_zip(source: ByteSource, head: bytes, options: _Options) -> Trace:
     """Open a ZIP archive: a `.ktrace` file, or one with traces. Nothing is unpacked by the names in it."""
     import zipfile
     import zlib
@@ -214,11 +205,11 @@ def _open_zip(
                     if _TRACE_FILE.search(PurePosixPath(member.filename).name) and not member.is_dir()
                 ]
                 if not members or "manifest.json" in archive.namelist():
-                    return _open_own(source, path, head, limits)
-                if in_archive:
+                    return _open_own(source, path, head, options)
+                if options.in_archive:
                     raise FormatError(f"{source.name}: an archive within an archive: unpack the outer one")
                 size = sum(member.file_size for member in members)
-                allowed = limits.max_uncompressed_bytes
+                allowed = options.limits["max_uncompressed_bytes"]
                 if allowed is None:
                     allowed = max(FREE_BYTES, FREE_RATIO * path.stat().st_size)
                 if size > allowed:
@@ -229,7 +220,7 @@ def _open_zip(
                 def opened(member: zipfile.ZipInfo) -> Trace:
                     try:
                         with archive.open(member) as file:
-                            return _open_file(file, limits, progress, in_archive=True)
+                            return _open_file(file, options._replace(in_archive=True))
                     except (
                         zipfile.BadZipFile,
                         RuntimeError,
@@ -241,12 +232,10 @@ def _open_zip(
                             f"{source.name}: {member.filename} cannot be unpacked: {error}"
                         ) from error
 
-                trace = _of_one_job(
-                    source.name,
-                    [(member.filename, partial(opened, member)) for member in members[:_MOST_FILES]],
-                )
+                openers = [(member.filename, partial(opened, member)) for member in members[:_MOST_FILES]]
+                trace = _of_one_job(source.name, openers)
         except zipfile.BadZipFile:
-            return _open_own(source, path, head, limits)
+            return _open_own(source, path, head, options)
     trace.path = source.path
     return trace
 
@@ -328,13 +317,13 @@ def _local_path(source: ByteSource) -> Iterator[Path]:
             raise FormatError(str(error).replace(str(path), source.name)) from error
 
 
-def _open_own(source: ByteSource, path: Path, head: bytes, limits: _Limits) -> Trace:
+def _open_own(source: ByteSource, path: Path, head: bytes, options: _Options) -> Trace:
     if head == MAGIC:
         trace = _with_incident(Trace.from_recording(path), [path])
     else:
         from kinetoscope.storage.ktrace import read_ktrace
 
-        trace = Trace.of(read_ktrace(path, **limits._asdict()))
+        trace = Trace.of(read_ktrace(path, **options.limits))
     if source.path is None:
         # Columns that are read later are read from the open file, which has no name then.
         trace.path = None

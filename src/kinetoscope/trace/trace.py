@@ -544,13 +544,28 @@ def _save_table(trace: Trace, path: Path, form: str, table: str) -> None:
 
 
 def _save_whole(trace: Trace, path: Path, form: Format) -> None:
-    if form.write is not None:
-        form.write(trace, path)
-    elif form.name == "tables":
-        from kinetoscope.storage.table_files import write_tables
+    match form.name:
+        case "ktrace":
+            from kinetoscope.storage.ktrace import write_ktrace
 
-        write_tables(trace, path, trace.table)
-    else:
-        from kinetoscope.torch_events.event_list import write_collapsed
+            write_ktrace(trace, path)
+        case "chrome":
+            from kinetoscope.formats.chrome.write import write_chrome_trace
 
-        write_collapsed(trace, path)
+            write_chrome_trace(trace, path)
+        case "memory timeline" | "memory events":
+            from kinetoscope.formats.memory_timeline import write_memory_timeline
+
+            write_memory_timeline(trace, path)
+        case "speedscope":
+            from kinetoscope.formats.stacks import write_speedscope
+
+            write_speedscope(trace, path)
+        case "tables":
+            from kinetoscope.storage.table_files import write_tables
+
+            write_tables(trace, path, trace.table)
+        case _:
+            from kinetoscope.torch_events.event_list import write_collapsed
+
+            write_collapsed(trace, path)

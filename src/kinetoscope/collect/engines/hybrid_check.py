@@ -37,6 +37,7 @@ from kinetoscope.collect.request.options import Engine, EngineStatus, RecordingR
 from kinetoscope.model import units
 from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.cache import cache_directory
+from kinetoscope.storage.system_files import text_of
 from kinetoscope.trace import Trace
 
 PATIENCE_S = 120.0
@@ -135,11 +136,11 @@ def _find_status(name: str, progress: Callable[[str], None], *, repeat_failed: b
 
 def _key(name: str) -> str:
     """A hash of everything that the result depends on, for the name of its file."""
-    drivers = [text for path in _DRIVERS if (text := _text(Path(path)))]
+    drivers = [text for path in _DRIVERS if (text := text_of(Path(path)))]
     devices = sorted(
         line
         for path in Path("/proc/driver/nvidia/gpus").glob("*/information")
-        for line in _text(path).splitlines()
+        for line in text_of(path).splitlines()
         if line.startswith("Model:")
     )
     # Backends of accelerators that are not part of torch are installed as packages.
@@ -149,13 +150,6 @@ def _key(name: str) -> str:
     facts = (name, backends, load_recorder().path.name, __version__, torch.__version__, torch.version.cuda)
     identity = repr((facts, torch.version.hip, drivers, devices, platform.machine()))
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _check(name: str, folder: Path) -> _Outcome:
@@ -185,7 +179,7 @@ def _check(name: str, folder: Path) -> _Outcome:
         if code < 0:
             ending = f"was ended by signal {-code}"
         else:
-            last = [line for line in _text(log).splitlines() if line.strip()][-1:]
+            last = [line for line in text_of(log).splitlines() if line.strip()][-1:]
             ending = f"ended with exit code {code}{f': {last[0][:300]}' if last else ''}"
         return _Outcome(False, f"the check of the hybrid engine {ending}", True)
 

@@ -20,9 +20,9 @@ import torch.distributed
 
 from kinetoscope.storage.atomic_write import write_atomically
 from kinetoscope.storage.cache import cache_directory
+from kinetoscope.storage.system_files import BOOT_ID, text_of
 
 _CPU_INFO = Path("/proc/cpuinfo")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCKS = Path("/proc/self/ns/time")
 
 
@@ -45,10 +45,7 @@ def described_devices() -> dict[str, str]:
 @cache
 def processor_name() -> str:
     """Return the name of the processor, or its architecture if the system does not tell the name."""
-    try:
-        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = text_of(_CPU_INFO).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 
@@ -66,9 +63,7 @@ def boot() -> dict[str, str]:
     It consists of Linux's random boot id and the id of the time namespace, because a container can have a monotonic clock of
     its own.
     """
-    try:
-        number = _BOOT_ID.read_text().strip()
-    except OSError:
+    if not (number := text_of(BOOT_ID)):
         return {}
     try:
         clocks = f" {os.readlink(_CLOCKS)}"

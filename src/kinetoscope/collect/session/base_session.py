@@ -434,9 +434,9 @@ class _KinetoProfile:
                 self._write_summary()
         failures = failures or Failures("raise", 0)
         if deferred.error is not None and (failure is None or not isinstance(deferred.error, Exception)):
-            failures.note_handler(deferred.error)
+            failures.note(Failures.HANDLER, deferred.error)
         else:
-            failures.note_observer(failure)
+            failures.note(Failures.OBSERVER, failure)
         return recorded
 
     def _stop_engine(self, keep: bool) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.options import OnError
@@ -111,9 +111,6 @@ def yielding_to_interrupts(call: str) -> Iterator[bool]:
         warn_user(f"{call} failed: {type(error).__name__}: {error}")
 
 
-_HANDLER = "the handler of a signal"
-
-
 @dataclass
 class Failures:
     """The failures during one transition of a session.
@@ -123,6 +120,8 @@ class Failures:
         step: The step number in warnings.
     """
 
+    HANDLER: ClassVar = "the handler of a signal"
+    OBSERVER: ClassVar = "the execution trace observer"
     on_error: OnError
     step: int
     _stored: list[tuple[str, BaseException]] = field(default_factory=list)
@@ -134,20 +133,12 @@ class Failures:
         """
         if error is None:
             return
-        if self.on_error == "raise" or not isinstance(error, Exception) or whose == _HANDLER:
+        if self.on_error == "raise" or not isinstance(error, Exception) or whose == self.HANDLER:
             self._stored.append((whose, error))
         else:
             warn_user(
                 f"{whose} failed at step {self.step}, profiling continues: {type(error).__name__}: {error}"
             )
-
-    def note_handler(self, error: BaseException | None) -> None:
-        """Note the exception that a signal handler of the program raised, if one did."""
-        self.note(_HANDLER, error)
-
-    def note_observer(self, error: BaseException | None) -> None:
-        """Note the exception that the execution trace observer raised, if it did."""
-        self.note("the execution trace observer", error)
 
     def raise_first(self, *, may_raise: bool) -> None:
         """Raise the first stored exception and warn of the others; with `may_raise=False` only an interrupt is raised."""

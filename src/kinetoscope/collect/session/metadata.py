@@ -24,22 +24,11 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def entry(key: str, value: str) -> dict[str, str]:
-    """Return a user's key with its JSON text, both checked."""
-    text = json_text(key, value)
-    return {_usable_key(key): text}
+    """Return a user's key with its JSON text, both checked.
 
-
-def quoted(key: str, value: str) -> str:
-    """Return a user's text as a JSON string, with all special characters escaped."""
-    if not isinstance(value, str):
-        raise ArgumentTypeError(
-            f"metadata {key!r}: {value!r} is not a string. Pass str(value), or JSON with add_metadata_json."
-        )
-    return json.dumps(value)
-
-
-def json_text(key: str, value: str) -> str:
-    """Check that a user's text is strict JSON, and return it in a form that can be encoded as UTF-8."""
+    Raises:
+        ArgumentError: The text is not strict JSON, or the key is not a string, or reserved by the format.
+    """
     if not isinstance(value, str):
         raise ArgumentTypeError(f"metadata {key!r}: {value!r} is not a JSON text. Pass json.dumps(value).")
     try:
@@ -50,8 +39,24 @@ def json_text(key: str, value: str) -> str:
         raise ArgumentError(
             f"metadata {key!r}: {excerpt!r} is not valid JSON ({error}). Pass json.dumps(value), or text with add_metadata."
         ) from error
+    if not isinstance(key, str):
+        raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
+    if key in _RESERVED:
+        raise ArgumentError(
+            f"metadata: the key {key!r} belongs to the trace format. Choose another one; taken are: "
+            f"{', '.join(sorted(_RESERVED))}."
+        )
     # In valid JSON a surrogate can only be inside a string, where its escape means the same.
-    return _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
+    return {key: _LONE_SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)}
+
+
+def quoted(key: str, value: str) -> str:
+    """Return a user's text as a JSON string, with all special characters escaped."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(
+            f"metadata {key!r}: {value!r} is not a string. Pass str(value), or JSON with add_metadata_json."
+        )
+    return json.dumps(value)
 
 
 def execution_trace(observer: object) -> dict[str, str]:
@@ -64,22 +69,6 @@ def execution_trace(observer: object) -> dict[str, str]:
     except StateError:
         return {}
     return {"execution_trace": json.dumps(os.path.abspath(path))} if isinstance(path, str) and path else {}
-
-
-def _usable_key(key: str) -> str:
-    """Check that a key is allowed at the top level of a trace file.
-
-    Raises:
-        ArgumentError: It is not a string, or is reserved by the format.
-    """
-    if not isinstance(key, str):
-        raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
-    if key in _RESERVED:
-        raise ArgumentError(
-            f"metadata: the key {key!r} belongs to the trace format. Choose another one; taken are: "
-            f"{', '.join(sorted(_RESERVED))}."
-        )
-    return key
 
 
 def _refuse_constant(name: str) -> None:

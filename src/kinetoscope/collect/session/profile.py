@@ -394,7 +394,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self._end_without_run()
             else:
                 self._end_run(run, failures)
-        failures.note_handler(deferred.error)
+        failures.note(Failures.HANDLER, deferred.error)
         return run
 
     def _end_without_run(self) -> None:
@@ -424,7 +424,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 # An exception was raised between preparing and recording.
                 self._finish(failures, keep=False)
             # After an interrupt the observer may still be running although the recording is closed.
-            failures.note_observer(self._observer.close())
+            failures.note(Failures.OBSERVER, self._observer.close())
         except BaseException:
             with self._lock:
                 if self.state.has_engine and self._run is None:
@@ -481,7 +481,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 worth_keeping = before is not ProfilerAction.WARMUP
                 if self._finish(failures, keep=worth_keeping) and worth_keeping:
                     run.recorded = run.ever_recorded = True
-        failures.note_handler(deferred.error)
+        failures.note(Failures.HANDLER, deferred.error)
 
     def _begun(self, run: _Run, begin: Callable[[], None]) -> bool:
         """Prepare or start a recording; return False if that failed and is only a warning."""

@@ -108,18 +108,13 @@ WINDOW = "Record Window End"
 """The last event of Kineto's files; in that list it represents all events about the recorded window."""
 
 
-def read_header(header: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Parse the values of a file's other keys; invalid JSON stays text, and the last of equal keys wins."""
-    return {key: _value(text) for key, text in header}
-
-
 def read_info(
     header: Mapping[str, Any], base_ns: int, stop_ns: int, device_types: Sequence[int]
 ) -> dict[str, Any]:
     """Return the metadata of the run, as in `Trace.info`.
 
     Args:
-        header: The result of `read_header`.
+        header: The values of the other keys of the file.
         base_ns: The earliest time in the file, in nanoseconds of its clock.
         stop_ns: The latest time, in nanoseconds from the earliest.
         device_types: The types of the devices that have streams.
@@ -722,7 +717,7 @@ def made_trace(native: Native) -> TraceData:
     Args:
         native: The result of `_core.ChromeReader.finish`; it is emptied, so that no column is held twice.
     """
-    header = read_header(native.pop("header", ()))
+    header = {key: _value(text) for key, text in native.pop("header", ())}
     restore_own_times(header, native)
     names = read_names(native.get("metadata", ()))
     processes = host_processes(native, names)
