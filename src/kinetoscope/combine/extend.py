@@ -49,7 +49,7 @@ def extend(
     stored["spans"] = stored.get("spans", {}) | dict(spans or {})
     texts = list(trace.strings if strings is None else strings)
     if counters:
-        _add_counters(trace, stored, texts, counters)
+        stored["counters"] = _joined_counters(trace, texts, counters)
     if losses or without_losses:
         remaining = [loss for loss in losses_of(trace.columns("losses")) if loss.code not in without_losses]
         stored["losses"] = loss_columns([*remaining, *losses])
@@ -58,22 +58,20 @@ def extend(
     return copy
 
 
-def _add_counters(
-    trace: TraceData,
-    tables: dict[str, dict[str, Any]],
-    strings: list[str],
-    counters: Mapping[str, tuple[ArrayLike, ArrayLike]],
-) -> None:
+def _joined_counters(
+    trace: TraceData, strings: list[str], more: Mapping[str, tuple[ArrayLike, ArrayLike]]
+) -> dict[str, Any]:
+    """The columns of the table `counters` with more counters, whose names are added to the strings."""
     table = StringTable(strings)
     trace_counters = trace.columns("counters")
     parts = [(trace_counters["time_ns"], trace_counters["name"], trace_counters["value"])]
-    for name, (times, values) in counters.items():
+    for name, (times, values) in more.items():
         time_ns = np.asarray(times, dtype=np.int64)
         rows = np.full(len(time_ns), table.row(name), dtype=np.int32)
         parts.append((time_ns, rows, np.asarray(values, dtype=np.float64)))
     time_ns, names, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.argsort(time_ns, kind="stable")
-    tables["counters"] = {"time_ns": time_ns[order], "name": names[order], "value": values[order]}
+    return {"time_ns": time_ns[order], "name": names[order], "value": values[order]}
 
 
 class GrowingTable:

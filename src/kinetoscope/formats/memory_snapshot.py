@@ -80,17 +80,12 @@ def read_memory_snapshot(content: bytes, name: str, path: Path | None = None) ->
         raise FormatError(f"{name}: the pickle is not read: {error}") from error
     except Exception as error:
         raise FormatError(f"{name}: the pickle is damaged: {type(error).__name__}: {error}") from error
-    if not is_snapshot(snapshot):
+    if not isinstance(snapshot, dict) or not isinstance(snapshot.get(_SEGMENTS), list):
         raise FormatError(
             f"{name}: a pickle, but not a memory snapshot: those have the keys {_SEGMENTS!r} and {_HISTORY!r} "
             "(torch.cuda.memory._dump_snapshot)"
         )
     return _Snapshot(snapshot).trace(path)
-
-
-def is_snapshot(content: object) -> bool:
-    """Whether something that was read has the keys of a snapshot."""
-    return isinstance(content, dict) and isinstance(content.get(_SEGMENTS), list)
 
 
 class _Snapshot:

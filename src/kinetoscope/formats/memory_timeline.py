@@ -70,15 +70,12 @@ def write_memory_timeline(
     need_memory(trace)
     device_row = find_device(trace, device)
     pieces: Iterator[str]
+    is_raw = name.endswith("raw.json.gz")
     if torchs is not None:
-        write = torchs.export_memory_timeline
-        if name.endswith("raw.json.gz"):
-            write = torchs.export_memory_timeline_raw
+        write = torchs.export_memory_timeline_raw if is_raw else torchs.export_memory_timeline
         pieces = _written_by(write, device_names(trace)[device_row])
-    elif name.endswith("raw.json.gz"):
-        pieces = _raw(trace, device_row)
     else:
-        pieces = _by_category(trace, device_row)
+        pieces = (_raw if is_raw else _by_category)(trace, device_row)
     _write(Path(path), pieces)
 
 

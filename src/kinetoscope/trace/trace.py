@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kinetoscope._errors import ArgumentError, StateError, checked_choice, checked_whole, needed
+from kinetoscope._errors import ArgumentError, checked_choice, checked_whole, needed
 from kinetoscope._import_aside import import_aside
 from kinetoscope.combine.cut import ENDLESS_NS, TracePart, cut
 from kinetoscope.formats.suffixes import ONE_TABLE, WHOLE_TRACE, Format, suffix_of
@@ -115,8 +115,7 @@ class Trace(TraceData):
         Raises:
             ArgumentError: No such table, option or column, or a value that it cannot have.
         """
-        if self._closed:
-            raise StateError("the trace was closed; open it again to read more of it")
+        self.columns("spans")  # says it if the trace was closed
         if name not in self.table_names:
             raise ArgumentError(f"there is no table {name!r}; choose one of: {', '.join(self.table_names)}")
         rows = maker(name)(self, **checked_options(name, options))
@@ -458,10 +457,6 @@ class Trace(TraceData):
         import_aside()
         suffix = suffix_of(path)
         if suffix in ONE_TABLE:
-            if table is not None and table not in self.table_names:
-                raise ArgumentError(
-                    f"there is no table {table!r}; choose one of: {', '.join(self.table_names)}"
-                )
             _save_table(self, Path(path), ONE_TABLE[suffix].name, table or "spans")
             return
         if table is not None:

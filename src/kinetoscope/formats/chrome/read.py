@@ -227,76 +227,78 @@ _LAST_LINE = 2**31 - 1
 _FRAME_COLUMNS = ("function", "file", "line")
 
 
-class CallTables:
-    """The tables `stacks`, `frames` and `modules`, built from torch's texts for frames and module calls."""
+def tables_of_functions(
+    strings: StringTable, stacks: Mapping[str, Any] | None, modules: Mapping[str, Any] | None
+) -> Tables:
+    """Return the tables `stacks`, `frames` and `modules` for python_function events, without reordering rows.
 
-    def __init__(self, strings: StringTable) -> None:
-        self._strings = strings
+    Args:
+        strings: The string table of the trace, which grows.
+        stacks: The native reader's stacks: `parent`, and the `name` of the innermost frame, parents first.
+        modules: The native reader's modules: `name` and `caller`, callers first.
+    """
+    tables: Tables = {}
+    rows, row_of = strings.texts, strings.row
+    if stacks is not None:
+        names, inverse = np.unique(stacks["name"], return_inverse=True)
+        frame_rows: dict[tuple[int, int, int], int] = {}
+        keys = [_frame(strings, rows[name]) for name in names.tolist()]
+        frames = np.array([frame_rows.setdefault(key, len(frame_rows)) for key in keys], np.int32)
+        tables["stacks"] = {"parent": stacks["parent"], "frame": frames[inverse.reshape(-1)]}
+        tables["frames"] = as_columns(_FRAME_COLUMNS, frame_rows)
+    if modules is not None:
+        called = [rows[name].removeprefix(MODULE_MARK) for name in np.asarray(modules["name"]).tolist()]
+        tables["modules"] = {
+            "class": [row_of(name.rpartition("_")[0] or name) for name in called],
+            # torch does not write the attribute's name, but it numbers the instances of a class.
+            "name": list(map(row_of, called)),
+            "caller": modules["caller"],
+        }
+    return tables
 
-    def of_functions(self, stacks: Mapping[str, Any] | None, modules: Mapping[str, Any] | None) -> Tables:
-        """Return the tables for python_function events, without reordering rows.
 
-        Args:
-            stacks: The native reader's stacks: `parent`, and the `name` of the innermost frame, parents first.
-            modules: The native reader's modules: `name` and `caller`, callers first.
-        """
-        tables: Tables = {}
-        rows, row_of = self._strings.texts, self._strings.row
-        if stacks is not None:
-            names, inverse = np.unique(stacks["name"], return_inverse=True)
-            frame_rows: dict[tuple[int, int, int], int] = {}
-            keys = [self._frame(rows[name]) for name in names.tolist()]
-            frames = np.array([frame_rows.setdefault(key, len(frame_rows)) for key in keys], np.int32)
-            tables["stacks"] = {"parent": stacks["parent"], "frame": frames[inverse.reshape(-1)]}
-            tables["frames"] = as_columns(_FRAME_COLUMNS, frame_rows)
-        if modules is not None:
-            called = [rows[name].removeprefix(MODULE_MARK) for name in np.asarray(modules["name"]).tolist()]
-            tables["modules"] = {
-                "class": [row_of(name.rpartition("_")[0] or name) for name in called],
-                # torch does not write the attribute's name, but it numbers the instances of a class.
-                "name": list(map(row_of, called)),
-                "caller": modules["caller"],
-            }
-        return tables
+def tables_of_texts(
+    strings: StringTable, texts: Sequence[Sequence[str]]
+) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
+    """Return the tables for the "Call stack" texts of torch 1.8 to 1.13, and for rows of Chrome's `stackFrames`.
 
-    def of_texts(self, texts: Sequence[Sequence[str]]) -> tuple[Tables, NDArray[np.int32], NDArray[np.int32]]:
-        """Return the tables for the "Call stack" texts of torch 1.8 to 1.13, and for rows of Chrome's `stackFrames`.
+    Args:
+        strings: The string table of the trace, which grows.
+        texts: The frames of each distinct text, innermost first.
 
-        Args:
-            texts: The frames of each distinct text, innermost first.
+    Returns:
+        The tables, and the stack and innermost module of each text, followed by -1 for spans without a text.
+    """
+    stack_rows = np.full(len(texts) + 1, -1, np.int32)
+    module_rows = np.full(len(texts) + 1, -1, np.int32)
+    stacks: dict[tuple[int, int], int] = {}
+    modules: dict[int, tuple[int, int]] = {}
+    for row, text in enumerate(texts):
+        stack = module = -1
+        for frame in filter(None, reversed(text)):
+            name = strings.row(frame)
+            if frame.startswith(MODULE_MARK):
+                # An instance has one row, with its first caller.
+                module = modules.setdefault(name, (len(modules), module))[0]
+            else:
+                stack = stacks.setdefault((stack, name), len(stacks))
+        stack_rows[row], module_rows[row] = stack, module
+    calls = [(name, caller) for name, (_, caller) in modules.items()]
+    tables = tables_of_functions(
+        strings, as_columns(("parent", "name"), stacks), as_columns(("name", "caller"), calls)
+    )
+    return tables, stack_rows, module_rows
 
-        Returns:
-            The tables, and the stack and innermost module of each text, followed by -1 for spans without a text.
-        """
-        stack_rows = np.full(len(texts) + 1, -1, np.int32)
-        module_rows = np.full(len(texts) + 1, -1, np.int32)
-        stacks: dict[tuple[int, int], int] = {}
-        modules: dict[int, tuple[int, int]] = {}
-        for row, text in enumerate(texts):
-            stack = module = -1
-            for frame in filter(None, reversed(text)):
-                name = self._strings.row(frame)
-                if frame.startswith(MODULE_MARK):
-                    # An instance has one row, with its first caller.
-                    module = modules.setdefault(name, (len(modules), module))[0]
-                else:
-                    stack = stacks.setdefault((stack, name), len(stacks))
-            stack_rows[row], module_rows[row] = stack, module
-        calls = [(name, caller) for name, (_, caller) in modules.items()]
-        tables = self.of_functions(
-            as_columns(("parent", "name"), stacks), as_columns(("name", "caller"), calls)
-        )
-        return tables, stack_rows, module_rows
 
-    def _frame(self, text: str) -> tuple[int, int, int]:
-        """Return the function, file and line of a frame, which torch writes as `file(line): function`; other text is a function name."""
-        if (parts := _FRAME.fullmatch(text)) is None:
-            return self._strings.row(text), 0, 0
-        digits = parts["line"].lstrip("0")
-        # torch reads some frames after they were freed, and then writes arbitrary line numbers.
-        line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
-        function, file = self._strings.row(parts["function"]), self._strings.row(parts["file"])
-        return function, file, line if line <= _LAST_LINE else 0
+def _frame(strings: StringTable, text: str) -> tuple[int, int, int]:
+    """Return the function, file and line of a frame, which torch writes as `file(line): function`; other text is a function name."""
+    if (parts := _FRAME.fullmatch(text)) is None:
+        return strings.row(text), 0, 0
+    digits = parts["line"].lstrip("0")
+    # torch reads some frames after they were freed, and then writes arbitrary line numbers.
+    line = int(digits) if 0 < len(digits) <= len(str(_LAST_LINE)) else 0
+    function, file = strings.row(parts["function"]), strings.row(parts["file"])
+    return function, file, line if line <= _LAST_LINE else 0
 
 
 # How the native reader marks the id of a frame in Chrome's table `stackFrames` among call stacks.
@@ -895,12 +897,11 @@ class _Builder:
         """Read Python stacks and modules, from python_function events or from the "Call stack" texts of older releases."""
         native, spans = self.native, self.spans
         stacks, modules, texts = (native.pop(name, None) for name in ("stacks", "modules", "call_stacks"))
-        calls = CallTables(self.strings)
         if "own_stack" in spans:
-            self.tables |= calls.of_functions(stacks, modules)
+            self.tables |= tables_of_functions(self.strings, stacks, modules)
         elif "call_stack" in spans and texts is not None:
-            tables, stack_rows, module_rows = calls.of_texts(
-                [_frames_of(text, self.header.get("stackFrames")) for text in texts]
+            tables, stack_rows, module_rows = tables_of_texts(
+                self.strings, [_frames_of(text, self.header.get("stackFrames")) for text in texts]
             )
             self.tables |= tables
             spans["own_stack"] = lambda: stack_rows[spans["call_stack"]]
