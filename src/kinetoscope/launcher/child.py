@@ -48,9 +48,10 @@ def follow(folder: str, options: str, began: str) -> None:
         options: The options of the run, as `LaunchOptions.to_json` writes them.
         began: `fork` or `exec`.
     """
-    followed = FollowedProcess(Path(folder), LaunchOptions.from_json(options))
+    launch_options = LaunchOptions.from_json(options)
+    followed = FollowedProcess(Path(folder), launch_options)
     followed.record(began)
-    if followed.follows_forks:
+    if launch_options.children:
         followed.watch_forks()
 
 
@@ -137,11 +138,6 @@ class FollowedProcess:
         self._note: str | None = None
         self._note_facts: dict[str, Any] = {}
         self._parents_process: Any = None
-
-    @property
-    def follows_forks(self) -> bool:
-        """Whether the run records every child, and not only spawned ones."""
-        return self._options.children
 
     def watch_forks(self) -> None:
         """From now on record forks, and finish before `os._exit`. Call this once, when torch is imported."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
@@ -9,6 +11,7 @@ from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model.rows import Rows, ShapesRow, distinct
 from kinetoscope.model.schema import Phase
+from kinetoscope.tables.costs.call import Shape
 from kinetoscope.tables.costs.evaluate import parsed_inputs
 from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.intervals import Intervals
@@ -95,22 +98,25 @@ def _growing(loop: Loop) -> list[Rows]:
 
 def _lengths(loop: Loop, layers: Rows) -> Rows:
     """How many positions the input of each of some layers has, or all inputs of a batch together; 0 of one without."""
-    distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
-    lengths = np.zeros(len(distinct_shapes), np.int64)
-    for index, row in enumerate(distinct_shapes.tolist()):
+    return of_sizes(loop, layers, _length)
+
+
+def _length(tensors: list[Shape]) -> int:
+    # `addmm` has its bias first.
+    tensors = tensors[1:] if tensors and len(tensors[0]) == 1 else tensors
+    if not tensors or len(tensors[0]) < 2:
+        return 0
+    # A convolution has its channels before its positions.
+    is_convolution = len(tensors) > 1 and len(tensors[1]) == len(tensors[0]) == 3
+    return tensors[0][-1 if is_convolution else -2]
+
+
+def of_sizes(loop: Loop, rows: Rows, value_of: Callable[[list[Shape]], int]) -> Rows:
+    """A number for each of some operators, by the sizes of the tensors that they are given, as far as these are known."""
+    shapes, number = distinct(shapes_of(loop.trace)[rows])
+    values = np.zeros(len(shapes), np.int64)
+    for index, row in enumerate(shapes.tolist()):
         inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
-        shapes = inputs.shapes if inputs else []
-        tensor = (
-            shapes[1]
-            if len(shapes) > 1 and shapes[0] and len(shapes[0]) == 1
-            else shapes[0]
-            if shapes
-            else ()
-        )
-        if isinstance(tensor, tuple) and len(tensor) > 1:
-            # A convolution has its channels before its positions.
-            is_convolution = (
-                len(shapes) > 1 and isinstance(shapes[1], tuple) and len(shapes[1]) == len(tensor) == 3
-            )
-            lengths[index] = tensor[-1] if is_convolution else tensor[-2]
-    return lengths[number]
+        if inputs is not None:
+            values[index] = value_of([sizes for sizes in inputs.shapes if isinstance(sizes, tuple)])
+    return values[number]

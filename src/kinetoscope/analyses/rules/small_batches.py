@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
-from kinetoscope.analyses.rules.sequences import model_call
+from kinetoscope.analyses.rules.sequences import model_call, of_sizes
 from kinetoscope.analyses.rules.small_operators import (
     MOST_MEAN_NS,
     SAME_LOOP,
@@ -20,10 +20,9 @@ from kinetoscope.analyses.rules.small_operators import (
     work_ns,
 )
 from kinetoscope.model.groups import Groups
-from kinetoscope.model.rows import Mask, Rows, ShapesRow, distinct
+from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase
-from kinetoscope.tables.costs.evaluate import parsed_inputs
-from kinetoscope.tables.deep_steps import shapes_of
+from kinetoscope.tables.costs.call import Shape
 
 LEAST_CALLS = 20
 _LAYERS = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -60,7 +59,7 @@ def batch_of_one(loop: Loop) -> Answer:
 def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:
     spans = loop.trace.columns("spans")
     layers = rows[loop.are_named(rows, _LAYERS)]
-    if len(layers) == 0 or not _are_single(loop, layers).all():
+    if len(layers) == 0 or not of_sizes(loop, layers, _is_single).all():
         return None
     calls = int(Groups.by([spans[name][layers] for name in ("module", "name", "stack")]).sizes().max())
     if loop.per_step(calls) < LEAST_CALLS or mean_ns(loop, rows) > MOST_MEAN_NS:
@@ -79,20 +78,11 @@ def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:
     python_ns += sum(python_of_lines(loop, replace(place, line=min(numbers), until=max(numbers))).values())
     rows = np.concatenate([rows, *(more for _, more in loop_lines)])
     time_ns = loop.cost_ns(rows, with_device=False) + python_ns
-    words = {
-        "items": f"{round(loop.per_step(calls)):,} times",
-        "mean": mean_ns(loop, rows),
-    }
+    words = {"items": f"{round(loop.per_step(calls)):,} times", "mean": mean_ns(loop, rows)}
     when = loop.when(rows) | loop.python
     return Match(rows, time_ns, words, gain_ns=time_ns - work_ns(loop, rows), place=place, time=when)
 
 
-def _are_single(loop: Loop, layers: Rows) -> Mask:
-    """Which layers have an input whose first size, that of a batch, is 1; not where sizes are unknown."""
-    distinct_shapes, number = distinct(shapes_of(loop.trace)[layers])
-    single = []
-    for row in distinct_shapes.tolist():
-        inputs = parsed_inputs(loop.trace, ShapesRow(row)) if row >= 0 else None
-        first = inputs.shapes[0] if inputs and inputs.shapes else None
-        single.append(isinstance(first, tuple) and len(first) > 1 and first[0] == 1)
-    return np.array(single, bool)[number]
+def _is_single(tensors: list[Shape]) -> bool:
+    """Whether the first size of an input, that of a batch, is 1."""
+    return bool(tensors) and len(tensors[0]) > 1 and tensors[0][0] == 1

@@ -17,6 +17,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.rows import Mask, Rows, begins_run
 from kinetoscope.model.schema import Phase
+from kinetoscope.model.time_spent import Cause
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.operator_names import names
 
@@ -46,7 +47,7 @@ class _Operation:
     results: tuple[int, ...]
 
 
-def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, float]]]:
+def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
     """Find what nothing reads, and what is computed for copies of the same rows.
 
     Args:
@@ -54,11 +55,11 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
         calls: Its distinct calls.
 
     Returns:
-        The forward operators whose results nothing reads, and those on copies of rows, with the part of their work that the copies are.
+        Forward operators whose results nothing reads, or that work on copies of rows: their spans, which part of their work that is, and which of the two.
     """
     spans = trace.columns("spans")
     if not len(trace.columns("tensor_versions")):
-        return np.zeros(0, np.int64), []
+        return []
     outer = outermost_operators(trace)
     forward = outer[spans["phase"][outer] == Phase.FORWARD]
     unused = _without_backward(trace, outer, forward)
@@ -67,16 +68,16 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
     least_ns = LEAST_PART * took_ns[forward].sum()
     looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
     if not (copies or looks_for_unused):
-        return np.zeros(0, np.int64), []
+        return []
     operations = list(_operations(trace, outer))
     key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
     key_of = np.full(len(spans), -1)
     key_of[forward] = key.of_row
-    rows = np.zeros(0, np.int64)
+    listed: list[tuple[Rows, float, Cause]] = []
     if looks_for_unused:
         in_full = unused[_is_in_full_step(trace, forward, operations)[unused]]
         dead = _never_read(operations, dict(zip(in_full.tolist(), key_of[in_full].tolist(), strict=True)))
-        rows = unused[np.isin(key_of[unused], list(dead))]
+        listed.append((unused[np.isin(key_of[unused], list(dead))], 1.0, Cause.UNUSED_RESULT))
     of_part: dict[float, list[int]] = defaultdict(list)
     if copies:
         call_of, flow = {call.row: call for call in calls.all}, _Copies()
@@ -84,7 +85,10 @@ def of_flow(trace: TraceData, calls: Calls) -> tuple[Rows, list[tuple[Rows, floa
             copied = flow.make(operation, call_of.get(int(calls.of_span[operation.span])))
             if copied >= LEAST_COPIES and key_of[operation.span] >= 0:
                 of_part[1.0 - 1.0 / copied].append(int(key_of[operation.span]))
-    return rows, [(forward[np.isin(key.of_row, keys)], part) for part, keys in of_part.items()]
+    listed += [
+        (forward[np.isin(key.of_row, keys)], part, Cause.COPIED_ROWS) for part, keys in of_part.items()
+    ]
+    return listed
 
 
 def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:

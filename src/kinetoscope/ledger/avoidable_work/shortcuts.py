@@ -107,7 +107,7 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
         *_grown(trace, forward),
         *_parametrized(trace, forward),
         *_unused_gradients(trace, calls),
-        *_of_flow(trace, calls),
+        *((*_with_backward(trace, rows, part), cause) for rows, part, cause in of_flow(trace, calls)),
     ]
 
 
@@ -490,17 +490,6 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
     for count in np.unique(times[times >= 2]).tolist():
         part = 1.0 - 1.0 / count
         listed.append((*_with_backward(trace, forward.rows[rows[times == count]], part), Cause.PARAMETRIZED))
-    return listed
-
-
-def _of_flow(trace: TraceData, calls: Calls) -> list[Found]:
-    """Results that nothing reads, and work on copies of the same rows."""
-    unused, on_copies = of_flow(trace, calls)
-    listed: list[Found] = [
-        (*_with_backward(trace, rows, part), Cause.COPIED_ROWS) for rows, part in on_copies
-    ]
-    if len(unused):
-        listed.append((*_with_backward(trace, unused, 1.0), Cause.UNUSED_RESULT))
     return listed
 
 
