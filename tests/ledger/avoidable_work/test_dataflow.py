@@ -58,7 +58,24 @@ def repeats_users_beside_other_features():
     return wide(torch.cat([tables[0](users.repeat_interleave(8)), tables[1](flags)], dim=1)).sum()
 
 
-@pytest.mark.parametrize("step", [transforms_each_edge, repeats_users_before_their_tower])
+keys, queries, weights = torch.randn(64, 2, 16), torch.randn(64, 16, 32), torch.randn(100, 16)
+
+
+def repeats_heads_and_not_rows():
+    return (keys.repeat_interleave(8, dim=1) @ queries).sum()
+
+
+def multiplies_by_repeated_weights():
+    return (torch.randn(128, 800) @ weights.repeat_interleave(8, dim=0)).sum()
+
+
+def repeats_rows_for_a_bias():
+    return torch.addmm(torch.zeros(64), nodes.repeat_interleave(8, dim=0), layer.weight).sum()
+
+
+@pytest.mark.parametrize(
+    "step", [transforms_each_edge, repeats_rows_for_a_bias, repeats_users_before_their_tower]
+)
 def test_work_on_copies_of_rows_is_that_of_all_but_one(step):
     assert recorded(step)[Cause.COPIED_ROWS] == pytest.approx(7 / 8, abs=1e-3)
 
@@ -70,6 +87,8 @@ def test_work_on_copies_of_rows_is_that_of_all_but_one(step):
         transforms_edges_with_their_own_features,
         transforms_part_of_the_nodes,
         repeats_users_beside_other_features,
+        repeats_heads_and_not_rows,
+        multiplies_by_repeated_weights,
     ],
 )
 def test_rows_that_differ_are_no_copies(step):

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
+from kinetoscope.ledger.avoidable_work.repeats import has_unknown_readers
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.rows import Mask, Rows, begins_run
@@ -36,6 +37,7 @@ _SAME_ROWS = (
     | names("aten::contiguous aten::to aten::_to_copy aten::cat aten::layer_norm aten::clone aten::flatten")
 ) - names("aten::expand aten::select")
 _BAGS = names("aten::embedding_bag")
+_WITH_BIAS_FIRST = names("aten::addmm aten::baddbmm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
         Forward operators whose results nothing reads, or that work on copies of rows: their spans, which part of their work that is, and which of the two.
     """
     spans = trace.columns("spans")
-    if not len(trace.columns("tensor_versions")):
+    if len(trace.columns("tensor_versions")) == 0 or has_unknown_readers(trace):
         return []
     outer = outermost_operators(trace)
     forward = outer[spans["phase"][outer] == Phase.FORWARD]
@@ -115,8 +117,10 @@ def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
     rows = rows[np.lexsort((rows, span[rows], spans["start_ns"][span[rows]]))]
     of_span = span[rows]
     first = np.flatnonzero(begins_run(of_span))
-    columns = (versions[name][rows].tolist() for name in ("argument", "storage", "result"))
-    argument, storage, is_result = columns
+    argument, is_result = (versions[name][rows].tolist() for name in ("argument", "result"))
+    # The numbers of storages are those of a process.
+    process = trace.column("threads", "process_row")[spans["thread"][of_span]].astype(np.int64)
+    storage = (versions["storage"][rows] + ((process + 1) << 44)).tolist()
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
         numbers = range(begin, end)
         yield _Operation(
@@ -158,10 +162,13 @@ def _never_read(operations: list[_Operation], key_of: dict[int, int]) -> set[int
 def _copies(call: DistinctCall) -> float:
     """How many copies of a row the result of a call has, on average; 1 where it makes none, 0 of a look-up whose index has no known size."""
     tensors = call.operands
+    dims = len(tensors[0]) if tensors else 0
+    dim = call.value(2 if call.name in _REPEATS else 1)
+    is_of_rows = dims == 1 or call.name == "aten::index" or (type(dim) is int and dim in (0, -dims))
     if call.name in _REPEATS:
         times = call.value(1)
-        return float(times) if type(times) is int else 1.0
-    if call.name in _LOOK_UPS and tensors and len(tensors[0]) > 1:
+        return float(times) if type(times) is int and is_of_rows else 1.0
+    if call.name in _LOOK_UPS and dims > 1 and is_of_rows:
         return tensors[1][0] / max(tensors[0][0], 1) if len(tensors) > 1 and len(tensors[1]) == 1 else 0.0
     return 1.0
 
@@ -198,7 +205,9 @@ class _Copies:
             if rows >= LEAST_COPIES * source_rows:
                 self._known[storage] = rows / source_rows, rows
         copied = {storage: self._known[storage] for storage in read if storage in self._known}
-        if not copied:
+        rows_of_product = int(call.name in _WITH_BIAS_FIRST)
+        first = next((storage for argument, storage in operation.reads if argument == rows_of_product), 0)
+        if not copied or (call.family == "matmul" and first not in copied):
             return None
         copies, rows = min(copied.values())
         are_rows = {

@@ -84,8 +84,7 @@ def repeats_of(trace: TraceData) -> Repeats:
     """Find what repeats earlier work, once for a trace; nothing where the versions of tensors were not recorded."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     before, overwritten_by = (np.full(len(spans) + 1, -1, np.int64) for _ in range(2))
-    unseen = any(loss["code"] in _LOST for loss in trace.losses) or _uses_devices(trace)
-    if len(versions) == 0 or unseen or any(is_generated(text) for text in trace.strings):
+    if len(versions) == 0 or has_unknown_readers(trace) or _uses_devices(trace):
         return Repeats(before, before, overwritten_by)
     row, repeated = _follow(trace)
     # Of the calls as they are followed, -1 for none.
@@ -109,6 +108,12 @@ def repeats_of(trace: TraceData) -> Repeats:
         rows = np.flatnonzero(twin >= 0)
         repeats[rows] = repeats[twin[rows]]
     return Repeats(same, earlier, overwritten_by)
+
+
+def has_unknown_readers(trace: TraceData) -> bool:
+    """Whether something may have read or written tensors unseen: records were lost, or compiled kernels ran."""
+    is_lost = any(loss["code"] in _LOST for loss in trace.losses)
+    return is_lost or any(is_generated(text) for text in trace.strings)
 
 
 def _uses_devices(trace: TraceData) -> bool:
