@@ -9,6 +9,7 @@ from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.avoidable_work.waste import waste_of
 from kinetoscope.model.rows import Rows
 from kinetoscope.tables.costs.attainable import rates_of
+from kinetoscope.tables.costs.operator_names import names
 
 LEAST_PARAMETERS = 6
 LEAST_OPERATORS = 3
@@ -31,17 +32,8 @@ RECORD_NS, SHAPES_NS = 200, 150
 """What recording an operator took in an optimizer of small parameters, and its shapes besides."""
 LONGEST_CALL = 4.0
 """What an operator takes beyond so many times the fixed cost of a call grows with the size of its parameter."""
-_OF_MATRICES = (
-    "aten::mm",
-    "aten::bmm",
-    "aten::matmul",
-    "aten::addmm",
-    "aten::linear",
-    "aten::linalg_svd",
-    "aten::linalg_qr",
-    "aten::linalg_eigh",
-    "aten::linalg_cholesky",
-    "aten::linalg_inv",
+_OF_MATRICES = names(
+    "aten::mm aten::bmm aten::matmul aten::addmm aten::linear aten::linalg_svd aten::linalg_qr aten::linalg_eigh aten::linalg_cholesky aten::linalg_inv"
 )
 _TOGETHER = ("aten::_foreach", "aten::_fused")
 _FUSED = frozenset(("Adagrad", "Adam", "AdamW", "SGD"))
@@ -94,9 +86,10 @@ def _products_ns(loop: Loop, rows: Rows) -> int:
 def _operators(loop: Loop) -> tuple[Rows, dict[str, int]]:
     """The operators that the optimizer calls, and how many there are of each name."""
     rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
-    names, counts = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
+    distinct_names, counts = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
     return rows, {
-        loop.trace.strings[name]: count for name, count in zip(names.tolist(), counts.tolist(), strict=True)
+        loop.trace.strings[name]: count
+        for name, count in zip(distinct_names.tolist(), counts.tolist(), strict=True)
     }
 
 
