@@ -149,7 +149,10 @@ def test_the_table_is_torchs(pair, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"max_shapes_column_width": 30, "sort_by": "self_cpu_time_total"}], ids=str
+    # Of a limited number of rows, times decide which there are.
+    "options",
+    [{}, {"max_shapes_column_width": 30, "sort_by": "self_cpu_time_total", "row_limit": -1}],
+    ids=str,
 )
 def test_grouping_by_shape_is_torchs(pair, options):
     prof, trace = pair
