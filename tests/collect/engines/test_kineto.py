@@ -326,13 +326,15 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have():
     waiting = threading.Thread(target=recording.trace)
     waiting.start()
     begun.wait()
-    child = os.fork()
-    if child == 0:
-        try:
-            recording.trace()
-        except StateError:
-            os._exit(7)
-        os._exit(1)
+    # As while a thread of the parent starts to read.
+    with recording._lock:
+        child = os.fork()
+        if child == 0:
+            try:
+                recording.trace()
+            except StateError:
+                os._exit(7)
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     gate.set()
     waiting.join()

@@ -229,6 +229,7 @@ class KinetoRecording:
     _reading: threading.Thread | None = field(default=None, init=False)
     _outcome: Future[Trace] = field(default_factory=Future, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _process_of_lock: int = field(default_factory=os.getpid, init=False)
 
     def __post_init__(self) -> None:
         """Note whether there is anything to read."""
@@ -242,6 +243,9 @@ class KinetoRecording:
         Raises:
             StateError: The recording was discarded, or the parent of this forked process is reading it.
         """
+        # In a fork a thread of the parent may hold the lock, and is not there to release it.
+        if self._process_of_lock != os.getpid():
+            self._lock, self._process_of_lock = threading.Lock(), os.getpid()
         with self._lock:
             if self._reading is None:
                 if self.results is None and not self._taken:
