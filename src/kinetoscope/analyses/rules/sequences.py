@@ -57,10 +57,8 @@ def _of_steps(loop: Loop, runs: list[Rows], longest: Rows, _: SourceLine) -> tup
 def _of_slices(loop: Loop, runs: list[Rows], longest: Rows, line: SourceLine) -> tuple[Rows, int, Rows]:
     """The operators of modules that the line calls, how often it calls the layer, and the lengths in the slices that were recorded in full."""
     spans = loop.trace.columns("spans")
-    rows = _in_modules(loop)
-    stack, module = spans["stack"][rows], spans["module"]
-    stacks = [number for number in np.unique(stack).tolist() if model_call(loop, number) == line]
-    rows = rows[np.isin(stack, stacks)]
+    rows, module = _in_modules(loop), spans["module"]
+    rows = rows_by_call(loop, rows).get(line, rows[:0])
     is_layer = (module[rows] == module[longest[0]]) & loop.are_named(rows, _LAYERS)
     of_layer = [run for run in runs if module[run[0]] == module[longest[0]]]
     return rows, int(is_layer.sum()), _lengths(loop, np.concatenate(of_layer))
@@ -74,6 +72,15 @@ def _in_modules(loop: Loop) -> Rows:
 def model_call(loop: Loop, stack: int) -> SourceLine:
     """The line of the program that called the outermost module on a stack; that of the stack where none is."""
     return loop.caller_of(stack, lambda file: file.replace("\\", "/").endswith(_MODULES), otherwise=stack)
+
+
+def rows_by_call(loop: Loop, rows: Rows) -> dict[SourceLine, Rows]:
+    """Some operators by the line of the program that called the outermost module that they are in."""
+    stack = loop.trace.column("spans", "stack")[rows]
+    stacks_of: dict[SourceLine, list[int]] = {}
+    for number in np.unique(stack).tolist():
+        stacks_of.setdefault(model_call(loop, number), []).append(number)
+    return {line: rows[np.isin(stack, stacks)] for line, stacks in stacks_of.items()}
 
 
 def _growing(loop: Loop) -> list[Rows]:

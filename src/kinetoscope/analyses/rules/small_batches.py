@@ -9,7 +9,7 @@ import numpy as np
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
-from kinetoscope.analyses.rules.sequences import model_call, of_sizes
+from kinetoscope.analyses.rules.sequences import of_sizes, rows_by_call
 from kinetoscope.analyses.rules.small_operators import (
     MOST_MEAN_NS,
     SAME_LOOP,
@@ -46,14 +46,8 @@ def batch_of_one(loop: Loop) -> Answer:
     rows = rows[
         (spans["module"][rows] >= 0) & (spans["phase"][rows] == Phase.FORWARD) & ~loop.in_loading[rows]
     ]
-    by_line: dict[SourceLine, list[int]] = {}
-    for stack in np.unique(spans["stack"][rows]).tolist():
-        by_line.setdefault(model_call(loop, stack), []).append(stack)
-    return [
-        match
-        for line, stacks in by_line.items()
-        if line and (match := _match(loop, line, rows[np.isin(spans["stack"][rows], stacks)]))
-    ]
+    calls = rows_by_call(loop, rows)
+    return [match for line, of_call in calls.items() if line and (match := _match(loop, line, of_call))]
 
 
 def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:

@@ -110,6 +110,7 @@ def repeats_of(trace: TraceData) -> Repeats:
     return Repeats(same, earlier, overwritten_by)
 
 
+@derived
 def has_unknown_readers(trace: TraceData) -> bool:
     """Whether something may have read or written tensors unseen: records were lost, or compiled kernels ran."""
     is_lost = any(loss["code"] in _LOST for loss in trace.losses)
