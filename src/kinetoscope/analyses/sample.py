@@ -16,7 +16,7 @@ from kinetoscope.tables.step_kinds import LEAST_OF_KIND
 
 MOST_SPANS = 1_000_000
 """A trace with more is looked at in part."""
-SAMPLED_SPANS = 500_000
+SAMPLED_SPANS = 200_000
 """So many spans a sample has, about."""
 FEWEST_STEPS = 12
 MANY_STEPS = 64

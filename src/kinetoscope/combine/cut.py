@@ -196,14 +196,23 @@ def _pieces(trace: TraceData, part: TracePart) -> Pieces:
     return Pieces(*(values[order] for values in vars(pieces).values()))
 
 
+_ROWS_AT_ONCE = 1 << 18
+
+
 def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows:
-    """The spans between the first and the last moment, on wanted threads; of a long trace these are few."""
+    """The spans that touch a window, on wanted threads; of a long trace these are few."""
     spans = trace.columns("spans")
-    start = spans["start_ns"]
-    begins_in_time: Mask = (start < part.end_ns[-1]) & (
-        (start >= part.start_ns[0]) | (ends_ns(start, spans["duration_ns"]) > part.start_ns[0])
-    )
-    rows = np.flatnonzero(begins_in_time)
+    start_ns, duration_ns = spans["start_ns"], spans["duration_ns"]
+    first_start_ns = np.append(part.start_ns, ENDLESS_NS)
+    near = []
+    # Arrays of as many numbers as a long trace has spans would be most of the memory of a cut.
+    for begin in range(0, len(start_ns), _ROWS_AT_ONCE):
+        starts_ns = start_ns[begin : begin + _ROWS_AT_ONCE]
+        until_ns = np.maximum(ends_ns(starts_ns, duration_ns[begin : begin + _ROWS_AT_ONCE]), starts_ns + 1)
+        # The first window that ends later, which is none where its start is endless.
+        window = np.searchsorted(part.end_ns, starts_ns, side="right")
+        near.append(begin + np.flatnonzero(until_ns > first_start_ns[window]))
+    rows = np.concatenate(near) if near else np.zeros(0, np.int64)
     if part.threads is not None:
         rows = rows[part.threads[spans["thread"][rows]]]
     if launch_window is not None:

@@ -367,6 +367,7 @@ class ProgramRun:
             if self._children is not None:
                 self._children.clear()
             if finished is not None:
+                _give_free_memory_back()
                 self._observer.finished(
                     replace(finished, overhead=self._overhead, process_peak_bytes=self._process_peak_bytes)
                 )
@@ -398,6 +399,15 @@ class ProgramRun:
         return (
             f" (the recording is in {self._options.shown(live)}, which also opens)" if live.exists() else ""
         )
+
+
+def _give_free_memory_back() -> None:
+    """Give what writing files needed back to the system before the summary needs more; a container counts both."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # of glibc alone
+        ctypes.pythonapi.malloc_trim(0)
 
 
 def _peak_bytes() -> int:

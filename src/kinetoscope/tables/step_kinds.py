@@ -16,7 +16,7 @@ from kinetoscope.model.dictionary import table_definition
 from kinetoscope.model.groups import Groups, percent
 from kinetoscope.model.hierarchy import operator_spans
 from kinetoscope.model.marks import parse_step_mark
-from kinetoscope.model.rows import Rows, hashed
+from kinetoscope.model.rows import Rows, hashed, places_of
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.flops import step_work
 from kinetoscope.tables.step_extents import start_up_steps, step_extents
@@ -188,28 +188,29 @@ class StepOperators:
     def __init__(self, trace: TraceData, step: NDArray[Any], steps: int) -> None:
         """Count what began in each step, of which there are `steps`; `step` has the place of the step of each span, -1 for none."""
         spans = trace.columns("spans")
-        rows = np.flatnonzero(operator_spans(trace).mask & (step >= 0))
-        self._strings = trace.strings
-        self._step = step[rows]
+        is_counted = operator_spans(trace).mask & (step >= 0)
         # By counting, as sorting the names of a million spans takes longer than all else.
-        counts = Groups(spans["name"][rows], len(trace.strings)).sizes()
+        counts = Groups(np.where(is_counted, spans["name"], -1), len(trace.strings)).sizes()
         self.names = np.flatnonzero(counts).astype(np.int32)
-        self._name = (np.cumsum(counts > 0) - 1).astype(np.int32).take(spans["name"][rows])
-        by_name, calls = Groups(self._name, len(self.names)), counts[self.names]
+        name = np.where(is_counted, places_of(self.names, len(trace.strings))[spans["name"]], np.int32(-1))
+        self._trace, self._strings, self._by_name = trace, trace.strings, Groups(name, len(self.names))
         # What takes no time at all still tells steps apart. With what is inside: of many spans, self times take long.
-        self.mean_duration_ns = np.maximum(by_name.sums(spans["duration_ns"][rows]), 1) / calls
-        self._trace, self._rows, self._by_name = trace, rows, by_name
-        by_step = Groups(self._step, steps)
+        time_ns = self._by_name.sums(spans["duration_ns"])
+        self.mean_duration_ns = np.maximum(time_ns, 1) / counts[self.names]
+        by_step = Groups(np.where(is_counted, step, -1), steps)
         self.per_step = by_step.sizes()
         # Equal where the counts are: the sum of a number for each call, by its name.
-        self.fingerprint = by_step.sums(hashed(self.names)[self._name].view(np.int64)).view(np.uint64)
-        order, self._begin = by_step.rows()
-        self._name = self._name[order]
+        numbers = np.append(hashed(self.names), np.uint64(0)).view(np.int64)
+        self.fingerprint = by_step.sums(numbers[name]).view(np.uint64)
+        # The number of calls of each name in each step, step by step.
+        pairs = Groups.by([by_step.of_row, name], is_counted)
+        order, self._begin = Groups(by_step.of_row[pairs.first], steps).rows()
+        self._name, self._calls = name[pairs.first][order], pairs.sizes()[order]
 
     @cached_property
     def mean_ns(self) -> NDArray[np.float64]:
         """How long a call of each name takes on average, without what is inside."""
-        time_ns = self._by_name.sums(self._trace.column("spans", "self_ns")[self._rows])
+        time_ns = self._by_name.sums(self._trace.column("spans", "self_ns"))
         return np.asarray(np.maximum(time_ns, 1) / self._by_name.sizes())
 
     def of_kinds(self, kind: NDArray[Any], call_ns: NDArray[np.float64]) -> list[Operators]:
@@ -231,8 +232,10 @@ class StepOperators:
 
     def counts_in(self, step: int) -> Counts:
         """How many calls of each name a step has."""
-        mine = self._name[self._begin[step] : self._begin[step + 1]]
-        return Groups(mine, len(self.names)).sizes().astype(np.float64)
+        of_step = slice(self._begin[step], self._begin[step + 1])
+        counts = np.zeros(len(self.names))
+        counts[self._name[of_step]] = self._calls[of_step]
+        return counts
 
 
 @derived
