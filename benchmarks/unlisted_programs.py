@@ -211,8 +211,11 @@ class Answer:
         return [finding for finding in self.report.findings if finding.code not in _OF_THE_MACHINE]
 
     def is_place(self, finding: Finding, fault: Fault) -> bool:
-        """Whether a finding leads to a line of a fault."""
-        lines = range(finding.place.line, max(finding.place.until, finding.place.line) + 1)
+        """Whether a finding leads to a line of a fault: it is its place, or a line that it names."""
+        lines = {*range(finding.place.line, max(finding.place.until, finding.place.line) + 1)}
+        named = re.findall(rf"{re.escape(Path(self.source).name)}:(\d+)(?:-(\d+))?", plain(finding.finding))
+        for first, last in named if finding.place.file == self.source else ():
+            lines |= {*range(int(first), int(last or first) + 1)}
         return finding.place.file == self.source and not fault.places.isdisjoint(lines)
 
     def is_cause(self, finding: Finding, fault: Fault) -> bool:

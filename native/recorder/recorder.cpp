@@ -35,6 +35,7 @@
 #include "step_watch.h"
 #include "storage_ids.h"
 #include "tensor_reader.h"
+#include "tensor_versions.h"
 
 namespace kinetoscope {
 namespace {
@@ -353,6 +354,8 @@ int kinetoscope_recorder_position(uint64_t* numbers, size_t count) {
   std::memcpy(numbers, &position, std::min(sizeof(position), count * sizeof(uint64_t)));
   return 0;
 }
+
+uint64_t kinetoscope_recorder_operators_with_versions() { return operators_with_versions(); }
 
 int kinetoscope_recorder_free_before(uint64_t tick) {
   const ControlLock lock;

@@ -47,6 +47,9 @@ KINETOSCOPE_EXPORT int kinetoscope_recorder_change(uint32_t what, uint32_t sampl
 // The current position in the recording: the numbers of kinetoscope::RecordingPosition.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_position(uint64_t* numbers, size_t count);
 
+// How many operators have begun while versions of tensors were recorded, since the recorder was loaded.
+KINETOSCOPE_EXPORT uint64_t kinetoscope_recorder_operators_with_versions();
+
 // Frees the space of records from before this tick, except rows, names, and calls that ended later. Does
 // nothing in a ring.
 KINETOSCOPE_EXPORT int kinetoscope_recorder_free_before(uint64_t tick);

@@ -20,6 +20,8 @@ void note_argument_versions(ThreadState& thread, const at::RecordFunction& funct
                             OpenSpan& span);
 // [owner thread] Writes these notes, once the span has its start.
 void write_argument_versions(ThreadState& thread, Session& session, uint64_t tick);
+// [any thread] How many operators have begun while these notes were written, since the recorder was loaded.
+uint64_t operators_with_versions();
 // [owner thread, when the operator ends] Writes the notes about its results, where its arguments were noted.
 void write_result_versions(const at::RecordFunction& function);
 

@@ -1022,8 +1022,8 @@ def test_every_code_is_documented_and_planted():
     text = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
     planted = {name.partition(":")[0] for name in (*PLANTED, *planted_devices.PLANTED)}
-    # What other programs do to one, what only some processors are slow at, and what requests wait for is in the tests of the rules.
-    of_requests = {"event-loop-busy", "executor-wait", "slow-requests"}
+    # What other programs do to one, what only some processors are slow at, and what requests and ranks wait for is in the tests of the rules.
+    of_requests = {"event-loop-busy", "executor-wait", "slow-requests", "communication-wait"}
     of_jobs = {"irregular-ranks", "slow-link"}
     assert documented == {*RULES, "dominant-line", "hot-line", "slow-line"} | of_jobs
     assert set(RULES) | {"hot-line"} == planted | of_requests | {

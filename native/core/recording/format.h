@@ -407,7 +407,7 @@ struct NoteRecord {
   uint64_t span_tick = 0;
   uint64_t value = 0;
   int64_t bytes = 0;
-  uint32_t parameter = 0;   // Gradient: whose it is; TensorVersion: the version, from 1; else 0
+  uint32_t parameter = 0;   // Gradient: whose it is; TensorVersion: the version, from 1; see NoteKind
   uint8_t kind = 0;         // NoteKind
   uint8_t argument = 0;     // Operand, TensorVersion: the operator's argument, counted from 0
   uint8_t device_type = 0;  // Operand, Gradient: c10::DeviceType; TensorVersion: TensorFlag
@@ -477,7 +477,9 @@ enum class NoteKind : uint8_t {
   Arguments = 5,       // value: the string that holds what a range was given by keyword, as a JSON object
   TensorVersion =
       6,  // value: the number of a tensor's storage, 0 if unknown; bytes: where the tensor begins in it
-  TensorContent = 7,  // value: a hash of what is in the tensor of the note before
+  // value: a hash of what is in the tensor of the note before, 0 if it was not read; bytes: of a batch of
+  // sequences how many elements are padding; parameter: 1 + the length of the longest without, 0 if unknown
+  TensorContent = 7,
 };
 
 enum TensorFlag : uint8_t {

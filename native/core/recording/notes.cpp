@@ -68,9 +68,10 @@ void read_notes(Recording& recording, const ChunkList& chunks, const TickClock& 
       found.value[rows] = note.value;
       found.bytes[rows] = std::max<int64_t>(note.bytes, 0);
       found.argument[rows] = note.argument;
-      const bool is_version = note.kind == static_cast<uint8_t>(NoteKind::TensorVersion);
+      const bool is_number = note.kind == static_cast<uint8_t>(NoteKind::TensorVersion) ||
+                             note.kind == static_cast<uint8_t>(NoteKind::TensorContent);
       found.parameter[rows] =
-          is_version || note.parameter - 1u < parameters ? static_cast<int32_t>(note.parameter - 1u) : -1;
+          is_number || note.parameter - 1u < parameters ? static_cast<int32_t>(note.parameter - 1u) : -1;
       found.device_type[rows] = note.device_type;
       found.device_index[rows] = note.device_index;
       ++rows;

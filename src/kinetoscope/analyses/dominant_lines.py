@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ DOMINANT_LINE = Rule(
     of_kinds=False,
 )
 MOST_LINES, MOST_SHAPES = 3, 2
+LEAST_KERNEL = 128
+"""From so many elements on, a kernel has cheaper ways if it is a product of smaller ones, or through Fourier transforms."""
+LARGE_KERNEL = "A kernel as large as this one has cheaper ways: through torch.fft (multiply the transforms of padded signals) or, if it is the product of a column and a row, as a Gaussian is, two convolutions with these."
 ALL_OF_CALL = 1.25
 """A call of a model that takes at most so many times what a line in it does is the place: what the model is given decides what that line has to do."""
 
@@ -80,6 +84,11 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     return findings
 
 
+def _has_large_kernel(sizes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the second of some tensors is the weight of a convolution with many elements for each pair of channels."""
+    return len(sizes) > 1 and len(sizes[1]) > 2 and math.prod(sizes[1][2:]) >= LEAST_KERNEL
+
+
 def _finding(
     loop: Loop, cells: Cells, rows: Rows, time_ns: int, place: SourceLine, inner: SourceLine
 ) -> Finding:
@@ -92,6 +101,7 @@ def _finding(
     sizes = [] if inputs is None else [size for size in inputs.shapes if isinstance(size, tuple) and size]
     shapes = ["x".join(map(str, size)) for size in sizes[:MOST_SHAPES]]
     needed_ns = cells.needed_ns[rows].sum()
+    advice = LARGE_KERNEL if _has_large_kernel(sizes) and "conv" in loop.trace.strings[name] else ""
     words: dict[str, Any] = {
         "ratio": f", {cells.time_ns[rows].sum() / needed_ns:.1f} times what it needs"
         if needed_ns > 0
@@ -105,5 +115,8 @@ def _finding(
     }
     spans = np.unique(cells.span[rows])
     spans = spans[spans >= 0]
-    match = Match(spans, time_ns, words, gain_ns=None, place=place, module="", spans=spans)
+    of_operator = np.unique(cells.span[named])
+    match = Match(
+        of_operator[of_operator >= 0], time_ns, words, gain_ns=None, place=place, module="", spans=spans, advice=advice,
+    )  # fmt: skip
     return DOMINANT_LINE.finding(loop, match)

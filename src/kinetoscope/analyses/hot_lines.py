@@ -14,7 +14,10 @@ from kinetoscope.analyses.account import accounts
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Match, Rule
+from kinetoscope.analyses.rules.backward import where_backward_is_called
 from kinetoscope.analyses.rules.python_bound import OTHER_WAITS, waiting
+from kinetoscope.analyses.rules.sequences import model_call
+from kinetoscope.ledger.avoidable_work.padding import paddings_of
 from kinetoscope.ledger.avoidable_work.repeats import repeats_of
 from kinetoscope.ledger.avoidable_work.waste import good_length, table_rows, transform_length
 from kinetoscope.ledger.ledger import BLOCKED, Cells, ProcessLedger, ledger_of_process, wait_of
@@ -51,6 +54,7 @@ _COMPUTES = (Entry.NEEDED, Entry.SLOW, Entry.NOT_NEEDED)
 _EVERYTHING = 0.8
 MOSTLY = 2.0
 """What is left out of an operator is most of it from so many times on what is slow of it."""
+SORT_BY_LENGTH = "Put rows of similar lengths into one batch: sort them by length within a few batches (group_by_length=True, a sampler of batches), or limit the elements of a batch."
 _REPEATS = (Cause.RECOMPUTED, Cause.UNCHANGED, Cause.OVERWRITTEN)
 OF_CALLS = (*_REPEATS, Cause.UNUSED_GRADIENT, Cause.COPIED_ROWS)
 """What a whole call does: that is its place."""
@@ -78,7 +82,8 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     usual_ns = loop.usual_sum(account.counted_step[cells.step[rows]], cells.time_ns[rows])
     if loop.share(usual_ns) < HOT_LINE.least or (cause == Cause.BLOCKED and loop.machine_is_busy):
         return None
-    line, cells_there = (_call if cause in OF_CALLS else _worst_line)(loop, account, rows)
+    at_place = _call if cause in OF_CALLS else _padded if cause == Cause.PADDING else _worst_line
+    line, cells_there = at_place(loop, account, rows)
     if cause == Cause.BLOCKED and not line:
         return None
     rows = _with_the_rest(account, rows)
@@ -86,7 +91,7 @@ def _finding(loop: Loop, account: ProcessLedger, cause: Cause) -> Finding | None
     spans = np.unique(cells.span[cells_there])
     spans = spans[spans >= 0]
     does, words, advice = _words(loop, account, cause, str(line), rows, cells_there)
-    name, count = operator_of_cells(loop.trace, cells, cells_there)
+    name, count = operator_of_cells(loop.trace, cells, cells_there if cause != Cause.PADDING else rows[:0])
     called = f" ({loop.trace.strings[name]}, {loop.counted(count, 'time')})" if name >= 0 else ""
     text = HOT_LINE.text.replace("{what}", does)
     module = loop.module_of(int(spans[0]) if len(spans) else -1)
@@ -155,6 +160,30 @@ def _worst_line(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceL
     return worst, of_line[worst]
 
 
+def _padded(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine, Rows]:
+    """The line that makes the batch with most padding, or else that of the call of the model that works on it."""
+    _, cells_there = _worst_line(loop, account, rows)
+    made_at = loop.place_of(paddings_of(loop.trace)[0].maker)
+    return made_at or _model_call(loop, account, cells_there), cells_there
+
+
+def _padding_words(loop: Loop, model: SourceLine) -> tuple[str, dict[str, Any], str]:
+    padding = paddings_of(loop.trace)[0]
+    words: dict[str, Any] = {
+        "part": 100.0 * padding.part, "columns": padding.columns, "longest": round(padding.longest), "rows": padding.rows, "model": str(model),
+    }  # fmt: skip
+    if padding.is_fixed:
+        text = "{place} pads batches to {columns} columns, and the longest of {rows} rows needs {longest} on average; {part:%} of what {model} is given is padding"
+        return text, words, Cause.PADDING.advice
+    text = "{place} puts rows of different lengths into one batch; {part:%} of the {rows} x {columns} elements that {model} is given is padding"
+    return text, words, SORT_BY_LENGTH
+
+
+def _model_call(loop: Loop, account: ProcessLedger, cells_there: Rows) -> SourceLine:
+    cells = account.cells
+    return model_call(loop, int(cells.stack[cells_there[np.argmax(cells.time_ns[cells_there])]]))
+
+
 def _words(
     loop: Loop, account: ProcessLedger, cause: Cause, here: str, rows: Rows, cells_there: Rows
 ) -> tuple[str, dict[str, Any], str]:
@@ -171,11 +200,16 @@ def _words(
         if loop.trace.column("spans", "phase")[largest] == Phase.OPTIMIZER:
             text = "{place} updates all rows of a table, though the gradient of almost all of them is zero"
         return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
+    if cause == Cause.PADDING:
+        return _padding_words(loop, _model_call(loop, account, cells_there))
     if cause == Cause.CONSTANT:
         times = _runs(loop, cells.span[cells_there])
         return "{place} makes the same constant again, {times:time}", {"times": times}, cause.advice
     if cause.does:
-        return f"{{place}} {cause.does}", {}, cause.advice
+        backward = (
+            where_backward_is_called(loop, cells.span[cells_there]) if cause == Cause.UNUSED_GRADIENT else ""
+        )
+        return f"{{place}} {cause.does}", {"backward": f" by {backward}" if backward else ""}, cause.advice
     if cause == Cause.FRESH_MEMORY:
         size = int(loop.trace.column("spans", "bytes_moved")[largest])
         text = "{place} writes into memory that is new each time, {size:bytes} at once"

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kinetoscope.analyses.called_package import called_package
 from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
 from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine
@@ -183,10 +184,15 @@ class Rule:
         if self.cause is not None:
             left_out = replace(match.left_out or NotNeeded(match.rows), cause=self.cause)
         share = _share_of(match, loop.whole_ns)
+        text = self._sentence(loop, match, share, line, loop.whole_ns)
+        called = called_package(loop.trace, rows if len(rows) else spans) if line else None
+        if called is not None:
+            named = str(called).replace("{}", "{ }")
+            text = sentence(f"{text['text']}; most of it in {named}", *text["values"])
         return Finding(
             self.code,
-            self._sentence(loop, match, share, line, loop.whole_ns),
-            match.advice or self.advice,
+            text,
+            (called.advice if called is not None else "") or match.advice or self.advice,
             share,
             None if match.gain_ns is None else int(_gain_ns(match)),
             line,

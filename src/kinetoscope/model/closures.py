@@ -6,7 +6,6 @@ to every optimizer. What runs there is no work of the optimizer, though the rang
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -97,60 +96,56 @@ def find_closures(spans: Columns, strings: list[str]) -> Closures:
         # Whole operators: each with the spans after it that end before it does.
         until = end[rows[ops]]
         top = ops[np.append(True, until[1:] > np.maximum.accumulate(until)[:-1])] if len(ops) else ops
-        parts = Groups.beginning_at(top, len(part)).maxima(part).tolist()
-        moments = np.array(
-            sorted([
-                *zip(start[rows[top]].tolist(), end[rows[top]].tolist(), parts, strict=True),
-                *zip(start[remote].tolist(), end[remote].tolist(), [_BACKWARD] * len(remote), strict=True),
-            ]),
-            dtype=np.int64,
-        ).reshape(-1, 3)  # fmt: skip
-        belongs = _of_closures(moments[:, 2].tolist())
-        stretches: list[tuple[int, int]] = list(map(tuple, moments[belongs, :2].tolist()))
-        op_starts = moments[~belongs, 0]
-        if not stretches:
+        parts = Groups.beginning_at(top, len(part)).maxima(part)
+        begin = np.concatenate((start[rows[top]], start[remote]))
+        finish = np.concatenate((end[rows[top]], end[remote]))
+        parts = np.append(parts, np.full(len(remote), _BACKWARD))
+        order = np.lexsort((parts, finish, begin))
+        belongs = _of_closures(parts[order])
+        op_starts = begin[order[~belongs]]
+        begin, finish = begin[order[belongs]], finish[order[belongs]]
+        if not len(begin):
             continue
-        if len(op_starts) == 0 or op_starts[0] > stretches[0][0]:
-            stretches.insert(0, (int(start[low]), stretches[0][0]))
+        if len(op_starts) == 0 or op_starts[0] > begin[0]:
+            begin, finish = np.append(start[low], begin), np.append(begin[0], finish)
         # A range of the program around nothing but parts of a closure is one, too.
-        begun = np.array([begin for begin, _ in stretches], dtype=np.int64)
-        for row in rows[ranges & ~is_step[rows]].tolist():
-            window = (start[row], end[row])
-            ops_inside, parts_inside = (
-                np.diff(np.searchsorted(times, window))[0] for times in (op_starts, begun)
-            )
-            if ops_inside == 0 < parts_inside:
-                stretches.append((int(start[row]), int(end[row])))
-        step_stretches += [(int(thread[low]), *stretch) for stretch in _joined(stretches, op_starts)]
+        in_ranges = rows[ranges & ~is_step[rows]]
+        windows = start[in_ranges], end[in_ranges]
+        ops_inside, parts_inside = (
+            np.diff(np.searchsorted(np.sort(times), windows), axis=0)[0] for times in (op_starts, begin)
+        )
+        of_closure = in_ranges[(ops_inside == 0) & (parts_inside > 0)]
+        begin, finish = np.append(begin, start[of_closure]), np.append(finish, end[of_closure])
+        joined = (moments.tolist() for moments in _joined(begin, finish, op_starts))
+        step_stretches += [(int(thread[low]), *stretch) for stretch in zip(*joined, strict=True)]
     return _closures(step_stretches)
 
 
-def _of_closures(parts: list[int]) -> Mask:
+def _of_closures(parts: NDArray[np.int64]) -> Mask:
     """Which of the operators of a step belong to closures, by what each is, in order of time.
 
     What is neither forward nor backward belongs to a closure between two operators of forward, from forward to backward, and between two
     backward functions; behind backward it is the optimizer's.
     """
-    belongs = [part != _OWN for part in parts]
-    marked = [index for index, part in enumerate(parts) if part != _OWN]
-    for before, after in pairwise(marked):
-        if (parts[before], parts[after]) != (_BACKWARD, _FORWARD):
-            belongs[before:after] = [True] * (after - before)
-    return np.array(belongs, dtype=np.bool_)
+    is_marked, count = parts != _OWN, len(parts)
+    number = np.arange(count)
+    before = np.maximum.accumulate(np.where(is_marked, number, -1))
+    after = np.minimum.accumulate(np.where(is_marked, number, count)[::-1])[::-1]
+    between = np.append(parts, _OWN)
+    is_behind = (between[before] == _BACKWARD) & (between[after] == _FORWARD)
+    belongs: Mask = is_marked | ((before >= 0) & (after < count) & ~is_behind)
+    return belongs
 
 
-def _joined(stretches: list[tuple[int, int]], op_starts: Rows) -> list[tuple[int, int]]:
+def _joined(begin: Rows, finish: Rows, op_starts: Rows) -> tuple[Rows, Rows]:
     """Put stretches together between which the optimizer did nothing of its own."""
-    joined: list[tuple[int, int]] = []
-    for begin, finish in sorted(stretches):
-        if joined and (
-            begin <= joined[-1][1]
-            or np.searchsorted(op_starts, joined[-1][1]) == np.searchsorted(op_starts, begin, side="right")
-        ):
-            joined[-1] = (joined[-1][0], max(joined[-1][1], finish))
-        else:
-            joined.append((begin, finish))
-    return joined
+    order = np.lexsort((finish, begin))
+    begin, until = begin[order], np.maximum.accumulate(finish[order])
+    ops_before = np.searchsorted(op_starts, until[:-1])
+    touches = begin[1:] <= until[:-1]
+    touches |= ops_before == np.searchsorted(op_starts, begin[1:], side="right")
+    first = np.flatnonzero(np.append(True, ~touches))
+    return begin[first], until[np.append(first[1:] - 1, len(until) - 1)]
 
 
 def _closures(stretches: list[tuple[int, int, int]]) -> Closures:

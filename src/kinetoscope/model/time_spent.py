@@ -116,6 +116,7 @@ class Cause(IntEnum):
     SHIFTED = "buffer that is shifted by a copy"
     COPIED_ROWS = "work on copies of the same rows"
     UNUSED_RESULT = "result that nothing uses"
+    PADDING = "work on padding"
     # What findings say that a program can leave out.
     EVALUATION = "evaluation in each step"
     OUTPUT = "output"

@@ -99,7 +99,12 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
     if len(versions):
         flags = notes["device_type"][versions]
         # A content is that of the note before.
-        content = np.where(kind == _TENSOR_CONTENT, notes["value"].view(np.uint64), np.uint64(0))
+        is_content = np.append(kind == _TENSOR_CONTENT, False)[versions + 1]
+
+        def of_content(name: str, dtype: type[np.generic], default: int) -> NDArray[Any]:
+            values = np.append(notes[name].astype(dtype, copy=False), dtype(default))[versions + 1]
+            return np.where(is_content, values, dtype(default))
+
         tables["tensor_versions"] = {
             "span": notes["span"][versions],
             "result": flags & _IS_RESULT,
@@ -110,7 +115,9 @@ def add_notes(tables: dict[str, Mapping[str, Any]], notes: Mapping[str, Any], st
             "shared": (flags & _IS_SHARED != 0).astype(np.uint8),
             "whole": (flags & _IS_WHOLE != 0).astype(np.uint8),
             "number": (flags & _IS_NUMBER != 0).astype(np.uint8),
-            "content": np.append(content, np.uint64(0))[versions + 1],
+            "content": of_content("value", np.uint64, 0),
+            "padding": of_content("bytes", np.int64, 0),
+            "longest_row": of_content("parameter", np.int32, -1),
         }
     blocks = (kind == _OPERAND) | (kind == _GRADIENT)
     if blocks.any():

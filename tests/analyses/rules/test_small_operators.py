@@ -38,3 +38,28 @@ def test_a_loop_of_torch_over_parameters_is_not_the_programs():
 @pytest.mark.parametrize("often", [20, 30])
 def test_few_operators_are_no_loop(often):
     assert found([7], often=often) == []
+
+
+def layers(*, are_a_chain):
+    """The finding about a line that calls 60 modules once in each step, each of which reads the result of the one before or an input of its own."""
+    builder = TraceBuilder().know("record_shapes", True)
+    stack = builder.stack(("train.py", 7, "forward"))
+    modules = [builder.module("Embedding", name=str(number)) for number in range(60)]
+    for step in range(8):
+        at = step * 2 * MS
+        builder.step(step, at, 2 * MS)
+        for number, module in enumerate(modules):
+            first = 1000 * (step + 1)
+            reads = first + number if are_a_chain else 1 + number
+            builder.span(
+                "aten::embedding", at + number * 30 * US, 8 * US, stack=stack, module=module,
+                reads=((reads, 0),), makes=((first + number + 1, 0),),
+            )  # fmt: skip
+    return [finding for finding in examine(builder.build()).findings if finding.code == "tiny-operators"]
+
+
+def test_modules_that_do_not_need_each_others_results_are_a_loop():
+    (finding,) = layers(are_a_chain=False)
+    assert "in 60 modules that do not need each other's results" in plain(finding.finding)
+    assert "nn.Embedding" in finding.advice
+    assert layers(are_a_chain=True) == []

@@ -10,9 +10,12 @@ from torch import nn
 import kinetoscope
 from kinetoscope._errors import RecorderError
 from kinetoscope.collect.sources.deep_steps import (
+    FIRST_STEPS,
     LATEST_START,
+    LEAST_OPERATORS,
     LEAST_PATIENCE_NS,
     MOST_LEVEL,
+    MOST_SLICES,
     PATIENCE,
     SLICE_NS,
     DeepSteps,
@@ -21,16 +24,17 @@ from kinetoscope.collect.sources.deep_steps import (
 
 
 class Switch:
-    """Notes how an engine was switched."""
+    """Notes how an engine was switched; between two switches so many operators run."""
 
-    def __init__(self, error=None):
+    def __init__(self, error=None, operators=LEAST_OPERATORS):
         self.switched = []
-        self.error = error
+        self.error, self.operators = error, operators
 
     def record_deep(self, deep):
         if self.error is not None:
             raise self.error
         self.switched.append(deep)
+        return self.operators * len(self.switched)
 
 
 def training(steps):
@@ -167,6 +171,31 @@ def test_a_slice_lasts_until_the_next_switch():
     end = (now[0] + lasts_ns) // SLICE_NS
     assert is_deep(end) != is_deep(5)
     assert all(is_deep(number) == is_deep(5) for number in range(5, end))
+
+
+@pytest.mark.parametrize(("operators", "slices"), [(0, MOST_SLICES), (LEAST_OPERATORS // 6, 7)])
+def test_a_slice_with_few_operators_goes_on(operators, slices):
+    now, calls = [0], []
+
+    class Engine:
+        def record_deep(self, deep):
+            calls.append(deep)
+            return operators * now[0] // SLICE_NS
+
+    engine = Engine()
+    deep_steps = DeepSteps(engine.record_deep, lambda: now[0])
+    deep_steps.write_to(None)
+    try:
+        for number in range(slices):
+            now[0] = number * SLICE_NS
+            length_ns = deep_steps.begin_slice() * 1e9
+            assert calls[-1] is True
+            assert length_ns == SLICE_NS or number < FIRST_STEPS.stop
+        now[0] = slices * SLICE_NS
+        deep_steps.begin_slice()
+        assert calls[-1] is is_deep(slices)
+    finally:
+        deep_steps.stop()
 
 
 def test_a_failure_is_a_warning_and_ends_it():

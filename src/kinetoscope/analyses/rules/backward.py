@@ -7,6 +7,7 @@ import numpy as np
 from kinetoscope.analyses.finding import NotNeeded
 from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.analyses.rules.small_operators import between_ns
 from kinetoscope.model.hierarchy import is_outermost, lies_in
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase, SpanKind
@@ -17,6 +18,8 @@ from kinetoscope.tables.stacks import stacks_with
 
 LEAST_TIMES = 4
 LEAST_OPERATORS = 20
+MOST_BETWEEN_NS = 1_000_000
+"""What runs for longer between two passes of backward is no part of the loop that runs them."""
 MOST_MISSING = 0.5
 _ADDS_GRADIENT = "torch::autograd::AccumulateGrad"
 _CHECKS = ("aten::isnan", "aten::_is_any_true", "aten::item")
@@ -78,9 +81,13 @@ def repeated_backward(loop: Loop) -> Answer:
     usual = int(np.median(times))
     # One pass is needed.
     again = 1.0 - 1.0 / usual
-    where = _where_backward_is_called(loop, rows)
     return Match(
-        rows, loop.cost_ns(rows) * again, {"times": usual}, place=where, left_out=NotNeeded(rows, again)
+        rows,
+        again * (loop.cost_ns(rows) + between_ns(loop, rows, MOST_BETWEEN_NS)),
+        {"times": usual},
+        place=where_backward_is_called(loop, rows),
+        left_out=NotNeeded(rows, again),
+        time=loop.when(rows) | loop.python,
     )
 
 
@@ -105,14 +112,14 @@ def anomaly_detection(loop: Loop) -> Answer:
     if len(looks) == 0:
         return None
     formatting_ns = loop.sampled(stacks_with(loop.trace, "/traceback.py", "/linecache.py"))[0]
-    where = _where_backward_is_called(loop, looks)
+    where = where_backward_is_called(loop, looks)
     time_ns = loop.cost_ns(checks) + formatting_ns
     # Stacks are formatted inside the operators of forward, in any part of a step.
     steps = Intervals.of(loop.start_ns, loop.end_ns)
     return Match(looks, time_ns, {"looks": len(looks)}, place=where, left_out=NotNeeded(checks), time=steps)
 
 
-def _where_backward_is_called(loop: Loop, rows: Rows) -> SourceLine:
+def where_backward_is_called(loop: Loop, rows: Rows) -> SourceLine:
     """The program's line below which the engine runs most of some rows: their own stack, not that of their forward operators."""
     stacks, count = np.unique(loop.trace.column("spans", "own_stack")[rows], return_counts=True)
     return loop.place_of_stack(int(stacks[np.argmax(count)]))

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.loop import Loop
+from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.loop_device import LoopDevice
 from kinetoscope.analyses.rule import Answer, Match, Rule
+from kinetoscope.ledger.ledger import communication_moments
 from kinetoscope.ledger.parts import PARTS
+from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import PHASE_NAMES, Phase, SpanKind
 from kinetoscope.tables.device.collective_facts import UNKNOWN_CALL
 from kinetoscope.tables.device.work import WorkCategory
 from kinetoscope.tables.intervals import Intervals, ran_within
+from kinetoscope.tables.stacks import stacks_with
 
 LEAST_PERCENT = 5.0
 HIDDEN_PERCENT = 70.0
@@ -32,6 +35,8 @@ USUAL_GB_PER_S = 10.0
 """What a bus without links between devices, or a network of 100 Gbit/s, moves."""
 LEAST_AGAIN_BYTES = 1 << 16
 _BACKWARD = PHASE_NAMES[Phase.BACKWARD]
+_DDP, _SYNC_BUFFERS = "torch/nn/parallel/distributed.py", "DistributedDataParallel._sync_buffers"
+_WITHOUT_BUFFERS = "Pass broadcast_buffers=False to DistributedDataParallel where no buffer changes, or keep large constants out of buffers, as plain attributes."
 _SYMPTOMS = ("exposed-communication", "poor-overlap")
 
 
@@ -84,6 +89,52 @@ def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | 
     return Match(
         rows, time_ns, words, place=line, module="", spans=rows, time=_alone(device), kind_ns=kind_ns
     )
+
+
+@Rule(
+    "communication-wait",
+    "{place} waits for {collective} between ranks for {share} of {time}, {calls:time}{of_each}{buffers}",
+    "Communicate less often, or less: gradient accumulation, larger batches for each rank, smaller types; see with `kinetoscope ranks` whether a rank is late.",
+    finds="processes without a device wait for collectives; what DistributedDataParallel sends of buffers before each forward pass can be left out, and has a gain",
+    source="a share of the time; ranks of equal work wait for the transfer alone",
+    least=10.0,
+).selects
+def communication_wait(loop: Loop) -> Answer:
+    """The collectives of one line and kind for which the loop waits longest."""
+    if loop.device is not None or loop.ledger is None:
+        return None
+    waits = communication_moments(loop.ledger)
+    calls, syncs = calls_of_loop(loop), stacks_with(loop.trace, _DDP, functions=(_SYNC_BUFFERS,))
+    are_buffers = np.append(syncs, False)[loop.trace.column("spans", "stack")[_rows(calls)]]
+    alike: dict[tuple[SourceLine, str, bool], list[dict[str, Any]]] = defaultdict(list)
+    for call, is_buffers in zip(calls, are_buffers.tolist(), strict=True):
+        alike[loop.place_of(call["span"]), call["name"], is_buffers].append(call)
+    matches = [
+        _waited(loop, waits, line, calls, is_buffers) for (line, _, is_buffers), calls in alike.items()
+    ]
+    return max(matches, key=lambda match: match.time_ns, default=None)
+
+
+def _waited(
+    loop: Loop, waits: Intervals, line: SourceLine, calls: list[dict[str, Any]], are_buffers: bool
+) -> Match:
+    """The match of some collectives of one line: the waits from their calls to the ends of their transfers."""
+    rows, spans = _rows(calls), loop.trace.columns("spans")
+    transfer_ns = [(call["transfer_start_ns"] or 0) + (call["transfer_ns"] or 0) for call in calls]
+    end_ns = np.maximum(spans["start_ns"][rows] + spans["duration_ns"][rows], transfer_ns)
+    waited = waits & Intervals.of(spans["start_ns"][rows], end_ns)
+    moved_bytes = [call["bytes"] for call in calls if call["bytes"]]
+    words = {
+        "collective": calls[0]["name"],
+        "calls": len(calls),
+        "of_each": f" of {units.size(float(np.mean(moved_bytes)))}" if moved_bytes else "",
+        "buffers": "; DistributedDataParallel sends all buffers of the model before each forward pass" if are_buffers else "",
+    }  # fmt: skip
+    time_ns = waited.total_ns
+    return Match(
+        rows, time_ns, words, gain_ns=time_ns if are_buffers else None, place=line, module="", spans=rows, time=waited,
+        advice=_WITHOUT_BUFFERS if are_buffers else "",
+    )  # fmt: skip
 
 
 @Rule(

@@ -44,6 +44,7 @@ SAME_LOOP = 0.45
 """A line that runs so often as another one of its function is in the same loop: one in a branch that is taken half of the time, too."""
 _LOOPS_OF_TORCH = ("/torch/nn/utils/", "/torch/optim/")
 """Loops over parameters in torch itself are not the program's to change."""
+_AT_ONCE = "Make them one module that works on all inputs at once: one nn.Embedding with an offset for each column, a grouped convolution, torch.bmm or torch.func.stack_module_state with vmap."
 _OF_READS = ("aten::resolve_conj", "aten::resolve_neg")
 """What `.tolist()` and `.numpy()` call themselves."""
 _LOOPING = ("aten::select", "aten::slice", "aten::unbind", "aten::index", "aten::stack", "aten::cat")
@@ -138,8 +139,10 @@ def _small(
     """What the small operators of a line take, those of its loop, their backward, and the Python and the engine of autograd between them."""
     spans = loop.trace.columns("spans")
     per_step = _each(loop, rows)
-    # Many layers that one line calls are no loop.
-    if per_step < LEAST_PER_STEP or per_step < LEAST_REPEATED * len(np.unique(spans["module"][rows])):
+    # Layers that one line calls are no loop, unless each works on inputs of its own.
+    modules = len(np.unique(spans["module"][rows]))
+    is_loop = per_step >= LEAST_REPEATED * modules
+    if per_step < LEAST_PER_STEP or not (is_loop or are_independent(loop, rows)):
         return None
     cells = loop.per_step(int(loop.are_named(rows, CELLS).sum()))
     other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
@@ -152,7 +155,7 @@ def _small(
     lines_of_loop = replace(place, line=min(numbers), until=max(numbers))
     # A loop in forward is one in backward, too.
     backward = loop.backward_of(every)
-    engine_ns = _engine_ns(loop, backward)
+    engine_ns = between_ns(loop, backward, MOST_ENGINE_NS)
     python_of = python_of_lines(loop, lines_of_loop)
     python_ns = min(sum(python_of.values()), MOST_PYTHON_NS * len(every))
     time_ns = sum(loop.cost_ns(some, with_device=False) for some in (every, backward)) + python_ns + engine_ns
@@ -166,12 +169,26 @@ def _small(
         "between": "the Python and the autograd engine" if 10 * engine_ns >= time_ns else "the Python",
         "python": f", most of it Python{calls}" if is_python else "",
     }
+    if not is_loop:
+        words["looping"] = f" in {modules} modules that do not need each other's results"
     advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
     when = loop.when(np.concatenate((every, backward))) | loop.python
     return Match(
         rows, time_ns, words, gain_ns=time_ns - work_ns(loop, every, backward), place=lines_of_loop,
-        advice=advice if cells >= LEAST_CELLS else "", time=when,
+        advice=advice if cells >= LEAST_CELLS else "" if is_loop else _AT_ONCE, time=when,
     )  # fmt: skip
+
+
+def are_independent(loop: Loop, rows: Rows) -> bool:
+    """Whether modules at one line read none of each other's results, as far as their tensors were recorded."""
+    spans, versions = loop.trace.columns("spans"), loop.trace.columns("tensor_versions")
+    of_rows = np.flatnonzero(np.isin(versions["span"], rows) & (versions["storage"] > 0))
+    module = spans["module"][versions["span"][of_rows]]
+    storage, is_result = versions["storage"][of_rows], versions["result"][of_rows] != 0
+    makes = np.unique(np.stack((storage, module))[:, is_result], axis=1)
+    reads = np.unique(np.stack((storage, module))[:, ~is_result], axis=1)
+    maker = dict(zip(*makes.tolist(), strict=True))
+    return bool(maker) and all(maker.get(read, by) == by for read, by in zip(*reads.tolist(), strict=True))
 
 
 def work_ns(loop: Loop, *operators: Rows) -> int:
@@ -228,11 +245,11 @@ def times_of(loop: Loop, rows: Rows) -> float:
     return float(np.median(each)) if len(each) else 0.0
 
 
-def _engine_ns(loop: Loop, backward: Rows) -> int:
-    """What autograd's engine usually takes between some nodes of backward that follow each other on one thread."""
+def between_ns(loop: Loop, backward: Rows, most_ns: int) -> int:
+    """What usually passes between some nodes of backward that follow each other on one thread after at most so long."""
     spans = loop.trace.columns("spans")
     order = backward[np.lexsort((spans["start_ns"][backward], spans["thread"][backward]))]
     before, after = order[:-1], order[1:]
-    between_ns = spans["start_ns"][after] - spans["start_ns"][before] - spans["duration_ns"][before]
-    close = (spans["thread"][before] == spans["thread"][after]) & (between_ns <= MOST_ENGINE_NS)
-    return loop.typical_sum(before[close], np.maximum(between_ns[close], 0))
+    passes_ns = spans["start_ns"][after] - spans["start_ns"][before] - spans["duration_ns"][before]
+    close = (spans["thread"][before] == spans["thread"][after]) & (passes_ns <= most_ns)
+    return loop.typical_sum(before[close], np.maximum(passes_ns[close], 0))

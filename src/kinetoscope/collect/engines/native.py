@@ -216,10 +216,11 @@ class NativeEngine:
         names = sorted(activity.name for activity in switched)
         subscription.append(TOGGLES, {"activity": names, "enabled": [enable] * len(names)})
 
-    def record_deep(self, deep: bool) -> None:
-        """Record what deep steps have besides from now on, or no longer; without effect in a fork, or without `deep_steps`."""
-        if self._subscription is not None and self._process == os.getpid():
-            STREAM.record_deep(self._subscription, deep)
+    def record_deep(self, deep: bool) -> int:
+        """Record what deep steps have besides from now on, or no longer, without effect in a fork, or without `deep_steps`; return how many operators have been recorded so."""
+        if self._subscription is None or self._process != os.getpid():
+            return 0
+        return STREAM.record_deep(self._subscription, deep)
 
     def switch_steps(self) -> int | None:
         """Let recording be paused and resumed from step to step without `toggle`; see `Stream.switch_steps`."""

@@ -79,6 +79,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_start": (_INT, _TEXT, _UINT, _LONG, ctypes.c_int64, _UINT, _TEXT, _SIZE),
     "kinetoscope_recorder_change": (_INT, _UINT, _UINT, _TEXT, _SIZE),
     "kinetoscope_recorder_position": (_INT, ctypes.POINTER(_LONG), _SIZE),
+    "kinetoscope_recorder_operators_with_versions": (_LONG,),
     "kinetoscope_recorder_free_before": (_INT, _LONG),
     "kinetoscope_recorder_path": (_INT, _TEXT, _SIZE),
     "kinetoscope_recorder_stop": (_INT, ctypes.POINTER(StopReport)),
@@ -297,6 +298,10 @@ class Recorder:
         numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
         _check_recording(self._library.kinetoscope_recorder_position(numbers, len(numbers)))
         return list(numbers)
+
+    def operators_with_versions(self) -> int:
+        """How many operators have begun while versions of tensors were recorded, in all recordings."""
+        return int(self._library.kinetoscope_recorder_operators_with_versions())
 
     def dropped(self, since: Sequence[int] = ()) -> int:
         """Number of records for which the disk had no room, in all or since an earlier position."""

@@ -306,13 +306,18 @@ class Stream:
             session.mark_pause(paused=False)
             return missing if session.what & _CALLS else ""
 
-    def record_deep(self, session: Subscription, deep: bool) -> None:
-        """Record all that a session requests from now on, or what it requests always; does nothing once it is stopped."""
+    def record_deep(self, session: Subscription, deep: bool) -> int:
+        """Record all that a session requests from now on, or what it requests always; does nothing once it is stopped.
+
+        Returns:
+            How many operators have been recorded in full so far.
+        """
         wanted = session.what if deep else session.always
         with self._changed:
             if session in self._active() and wanted != session.wanted:
                 session.wanted = wanted
                 self._change()
+        return session.recorder.operators_with_versions()
 
     def stop(self, session: Subscription) -> StopReport:
         """Stop recording for a session; metadata can still be added until `close`.

@@ -203,11 +203,10 @@ class _KinetoProfile:
         deep = () if self._deep_steps is None else (self._deep_steps,)
         return Compiling(), CompiledKernels(), *deep, *options.sources
 
-    def _record_deep(self, deep: bool) -> None:
-        """Begin or end a deep step, if the engine has them."""
+    def _record_deep(self, deep: bool) -> int:
+        """Begin or end a deep step, if the engine has them; return how many operators it has recorded in such steps."""
         record_deep = getattr(self._engine, "record_deep", None)
-        if record_deep is not None:
-            record_deep(deep)
+        return 0 if record_deep is None else record_deep(deep)
 
     def _refuses(self, call: str) -> bool:
         """Whether a method must do nothing, because a forked child calls it on the active session of its parent.

@@ -27,6 +27,8 @@ FIRST_STEPS = range(1, 4)
 MOST_LEVEL = 6
 """In the long run one of 2^6 steps is deep."""
 SLICE_NS = 50_000_000
+LEAST_OPERATORS, MOST_SLICES = 1000, 40
+"""A slice with fewer operators goes on, for at most as long as so many slices: what is done with the result of a long operator, or done again, shows behind it."""
 LATEST_START = 8
 """Up to this slice, imports begin the count anew; after it they are the program's work."""
 LEAST_PATIENCE_NS, PATIENCE = 250_000_000, 4
@@ -50,12 +52,12 @@ class DeepSteps(Source):
     """The source that has an engine record deep steps."""
 
     def __init__(
-        self, record_deep: Callable[[bool], None], clock_ns: Callable[[], int] = time.monotonic_ns
+        self, record_deep: Callable[[bool], int], clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         """Prepare.
 
         Args:
-            record_deep: A method that makes the engine record in full from now on, or no longer; not kept alive.
+            record_deep: A method that makes the engine record in full from now on, or no longer, and returns how many operators it has recorded in full; not kept alive.
             clock_ns: The clock that counts slices.
         """
         self._record_deep = weakref.WeakMethod(record_deep)
@@ -66,6 +68,8 @@ class DeepSteps(Source):
         self._step = self._stepped_ns = self._longest_ns = self._process = 0
         # When the present slices began, or nothing while the program makes steps.
         self._began_ns: int | None = 0
+        # Since when a slice is recorded in full, and how many operators there had been before it.
+        self._deep_slice: tuple[int, int] | None = None
         self._sliced_ns = 0
         self._modules = len(sys.modules)
         self._ended = threading.Event()
@@ -102,7 +106,7 @@ class DeepSteps(Source):
             now_ns = self._clock_ns()
             if self._step:
                 self._longest_ns = max(self._longest_ns, now_ns - self._stepped_ns)
-            self._stepped_ns, self._began_ns = now_ns, None
+            self._stepped_ns, self._began_ns, self._deep_slice = now_ns, None, None
             self._step += 1
             self._switch(is_deep(self._step))
 
@@ -127,6 +131,14 @@ class DeepSteps(Source):
             self._sliced_ns = past_ns if self._step else 0
             now = past_ns // SLICE_NS
             deep = _is_deep_slice(now)
+            if deep and self._deep_slice is None:
+                self._deep_slice = now_ns, self._switch(True)
+            elif not deep and self._deep_slice is not None:
+                began_ns, operators_before = self._deep_slice
+                has_few = self._switch(True) - operators_before < LEAST_OPERATORS
+                if self._is_open and has_few and now_ns - began_ns < MOST_SLICES * SLICE_NS:
+                    return SLICE_NS / 1e9
+                self._deep_slice = None
             self._switch(deep)
         end = now + 1
         while _is_deep_slice(end) == deep:
@@ -144,16 +156,17 @@ class DeepSteps(Source):
         if id(optimizer) == self._optimizer:
             self.begin_step()
 
-    def _switch(self, deep: bool) -> None:
-        """Record in full or not; a failure ends that, and not the program."""
+    def _switch(self, deep: bool) -> int:
+        """Record in full or not; a failure ends that, and not the program. Return how many operators were recorded in full so far."""
         record_deep = self._record_deep()
         if not self._is_open or record_deep is None:
-            return
+            return 0
         try:
-            record_deep(deep)
+            return record_deep(deep)
         except KinetoscopeError as error:
             self._is_open = False
             warn_safely(f"no more steps are recorded in full: {error}")
+        return 0
 
 
 def _is_deep_slice(number: int) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kinetoscope.ledger.avoidable_work.dataflow import of_flow
 from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall
+from kinetoscope.ledger.avoidable_work.padding import on_padding
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.kinds import is_operator
@@ -98,6 +99,8 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
     for call in forward.heavy():
         for shortcut, part, positions in _of_call(forward, call):
             marked[shortcut, round(part, 3)] += positions
+    for call, part in on_padding(trace, calls.all):
+        marked[Cause.PADDING, round(part, 3)] += forward.positions(call.row)
     listed = [
         (*_with_backward(trace, forward.rows[np.unique(positions)], part), shortcut)
         for (shortcut, part), positions in marked.items()

@@ -1,0 +1,144 @@
+"""Work on padding: what operators do for the elements that fill up the rows of a batch of sequences.
+
+In steps that are recorded in full the batches that layers are given are read, and say what is padding; of `pad_sequence` the sizes say it. What works on a tensor
+with the rows and columns of such a batch does so for its padding, too; what compares all columns with each other, for the square of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kinetoscope.ledger.avoidable_work.distinct_calls import Calls, DistinctCall
+from kinetoscope.model.rows import Rows
+from kinetoscope.model.trace_data import TraceData, derived
+from kinetoscope.tables.costs.call import Shape
+from kinetoscope.tables.costs.operator_names import names
+
+LEAST_PART = 0.2
+"""Batches of which less is padding are not worth it."""
+MOST_OF_FIXED = 0.85
+"""Where the longest row of a batch has at most so much of its columns, all batches have a fixed length."""
+LEAST_ELEMENTS = 256
+"""Smaller batches are not worth it."""
+# The argument of each operator that is a batch of sequences.
+_SEQUENCES = {"aten::embedding": 1, "aten::linear": 0, "aten::lstm": 0, "aten::gru": 0}
+_PADS = names("aten::pad_sequence")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The padding of batches of one size.
+
+    Attributes:
+        rows: How many rows a batch has.
+        columns: How many columns.
+        longest: How many of these its longest row needs, on average.
+        part: Which part of all elements is padding.
+        maker: The operator that made one of the batches, -1 if that was not recorded.
+    """
+
+    rows: int
+    columns: int
+    longest: float
+    part: float
+    maker: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether batches are longer than their longest rows."""
+        return self.longest <= MOST_OF_FIXED * self.columns
+
+    def avoidable(self, dimensions: int) -> float:
+        """Which part of the work on tensors that have the columns in so many dimensions could go.
+
+        Of a fixed length what no row of a batch needs; else what batches of rows of one length would save, the lengths as if all between the shortest and the longest were as frequent.
+        """
+        needed = self.longest / self.columns if self.is_fixed else 1.0 - self.part
+        spread = 0.0 if self.is_fixed or dimensions < 2 else (1.0 - needed) ** 2 / 3
+        return max(0.0, 1.0 - needed**dimensions - spread)
+
+
+@derived
+def paddings_of(trace: TraceData) -> tuple[Padding, ...]:
+    """The padding of the batches that layers are given, those with most of it first."""
+    has_pads = any(text in _PADS for text in trace.strings)
+    if not has_pads and not (trace.column("tensor_versions", "longest_row") >= 0).any():
+        return ()
+    calls = Calls(trace)
+    by_size = {padding[:2]: Padding(*padding) for padding in _of_sizes(trace, calls)}
+    by_size |= {padding[:2]: Padding(*padding) for padding in _of_values(trace, calls)}
+    large = [
+        padding
+        for padding in by_size.values()
+        if padding.rows * padding.columns >= LEAST_ELEMENTS and padding.part >= LEAST_PART
+    ]
+    return tuple(sorted(large, key=lambda padding: -padding.part * padding.rows * padding.columns))
+
+
+def _of_sizes(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
+    """The fields of what `pad_sequence` makes, by the lengths of the sequences."""
+    first = {int(call): span for span, call in reversed([*enumerate(calls.of_span.tolist())])}
+    for call in calls.named(*_PADS):
+        lengths = [sizes[0] for sizes in call.shape_list(0) if sizes]
+        longest = max(lengths, default=0)
+        part = 1.0 - sum(lengths) / max(len(lengths) * longest, 1)
+        yield len(lengths), longest, float(longest), part, first[call.row]
+
+
+def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
+    """The fields of batches that were read when a layer was given them."""
+    versions = trace.columns("tensor_versions")
+    call_of = {call.row: call for call in calls.named(*_SEQUENCES)}
+    has_padding = versions["longest_row"] >= 0
+    by_size: dict[Shape, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row in np.flatnonzero(versions["result"] == 0).tolist():
+        call = call_of.get(int(calls.of_span[versions["span"][row]]))
+        if call is None or versions["argument"][row] != _SEQUENCES[call.name]:
+            continue
+        sizes, is_look_up = call.shape(_SEQUENCES[call.name]), call.name == "aten::embedding"
+        if len(sizes) == (2 if is_look_up else 3) and (is_look_up or has_padding[row]):
+            by_size[sizes[:2]][call.shape(0)[0] if is_look_up else 0].append(row)
+    for (rows, columns), of_table in by_size.items():
+        # Of several tables, those of positions and of kinds of words are smaller.
+        batches = np.array(of_table[max(of_table)])
+        longest = np.where(has_padding, versions["longest_row"], columns)[batches].mean()
+        part = versions["padding"][batches].mean() / max(rows * columns, 1)
+        yield rows, columns, float(longest), float(part), _maker(trace, batches)
+
+
+def _maker(trace: TraceData, batches: Rows) -> int:
+    """The first operator that returned the tensor of one of some rows of `tensor_versions`, -1 if none did."""
+    versions = trace.columns("tensor_versions")
+    returned = (versions["result"] != 0) & (versions["storage"] > 0)
+    makers = versions["span"][returned & np.isin(versions["storage"], versions["storage"][batches])]
+    return int(makers[np.argmin(trace.column("spans", "start_ns")[makers])]) if len(makers) else -1
+
+
+def on_padding(trace: TraceData, calls: list[DistinctCall]) -> Iterator[tuple[DistinctCall, float]]:
+    """Distinct calls that work on padding, and which part of their work that is."""
+    paddings = paddings_of(trace)
+    for call in calls if paddings else ():
+        shapes = [*call.operands, call.result]
+        part = max(
+            padding.avoidable(max(_dimensions(shape, padding, call.family) for shape in shapes))
+            for padding in paddings
+        )
+        if part > 0:
+            yield call, part
+
+
+def _dimensions(sizes: Shape, batch: Padding, family: str) -> int:
+    """How many dimensions of a tensor are the columns of a batch; 0 of a tensor that is not of its rows and columns."""
+    rows, columns = batch.rows, batch.columns
+    if not sizes:
+        return 0
+    if sizes[0] == rows * columns or sizes[:2] in ((rows, columns), (columns, rows)):
+        return 1
+    # Heads are a dimension of their own, or in that of the rows.
+    if len(sizes) < 3 or sizes[0] % rows or columns not in sizes[1:]:
+        return 0
+    return 2 if sizes[-2:] == (columns, columns) or family == "attention" else 1
