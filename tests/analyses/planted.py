@@ -1056,6 +1056,21 @@ def a_buffer_that_is_filled_and_overwritten(fault: bool) -> tuple[Step, int]:
     return training(model, sgd(model), batch), 10
 
 
+@planted("hot-line", tensor_versions=True)
+def a_batch_of_short_sequences_in_long_rows(fault: bool) -> tuple[Step, int]:
+    model = nn.Sequential(nn.Embedding(500, 64), nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64))
+    optimizer = sgd(model)
+
+    def step(number: int) -> None:
+        rows = torch.zeros(16, 200 if fault else 40, dtype=torch.long)
+        rows[:, :40] = torch.randint(1, 500, (16, 40))
+        model(rows).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, 10
+
+
 @planted("python-bound", record_shapes=True)
 def a_pause_in_each_step(fault: bool) -> tuple[Step, int]:
     model = Net()

@@ -167,15 +167,19 @@ def _padded(loop: Loop, account: ProcessLedger, rows: Rows) -> tuple[SourceLine,
     return made_at or _model_call(loop, account, cells_there), cells_there
 
 
-def _padding_words(loop: Loop, model: SourceLine) -> tuple[str, dict[str, Any], str]:
+def _padding_words(loop: Loop, here: str, model: str) -> tuple[str, dict[str, Any], str]:
     padding = paddings_of(loop.trace)[0]
     words: dict[str, Any] = {
-        "part": 100.0 * padding.part, "columns": padding.columns, "longest": round(padding.longest), "rows": padding.rows, "model": str(model),
+        "part": 100.0 * padding.part, "columns": padding.columns, "longest": round(padding.longest), "rows": padding.rows, "model": model or "the model",
     }  # fmt: skip
+    if here == model:
+        makes = "is given"
+    else:
+        makes = "makes" if padding.is_fixed else "puts rows of different lengths into one batch: it makes"
+    given = "" if here == model else ", on which {model} works"
+    text = f"{{place}} {makes} batches of {{rows}} x {{columns}}{given}; {{part:%}} of them is padding"
     if padding.is_fixed:
-        text = "{place} pads batches to {columns} columns, and the longest of {rows} rows needs {longest} on average; {part:%} of what {model} is given is padding"
-        return text, words, Cause.PADDING.advice
-    text = "{place} puts rows of different lengths into one batch; {part:%} of the {rows} x {columns} elements that {model} is given is padding"
+        return f"{text}, the longest row needs {{longest}} columns on average", words, Cause.PADDING.advice
     return text, words, SORT_BY_LENGTH
 
 
@@ -201,7 +205,7 @@ def _words(
             text = "{place} updates all rows of a table, though the gradient of almost all of them is zero"
         return f"{text} ({{rows}} rows)" if table else text, {"rows": table}, cause.advice
     if cause == Cause.PADDING:
-        return _padding_words(loop, _model_call(loop, account, cells_there))
+        return _padding_words(loop, here, str(_model_call(loop, account, cells_there)))
     if cause == Cause.CONSTANT:
         times = _runs(loop, cells.span[cells_there])
         return "{place} makes the same constant again, {times:time}", {"times": times}, cause.advice
