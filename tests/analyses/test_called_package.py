@@ -41,8 +41,11 @@ def test_the_programs_own_code_and_layers_are_no_package(frames):
 
 
 def test_known_functions_have_advice_of_their_own():
-    assert "metric.update" in named(([CALLED, DOES], 50)).advice
-    assert named(([DISTRIBUTION], 50)).advice == ""
+    metric = named(([CALLED, DOES], 50))
+    assert "metric.update" in metric.advice
+    assert 0 < metric.saves < 1
+    distribution = named(([DISTRIBUTION], 50))
+    assert (distribution.advice, distribution.saves) == ("", 0.0)
 
 
 def test_a_package_with_less_than_half_of_the_time_is_not_named():

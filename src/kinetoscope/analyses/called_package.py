@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
@@ -31,8 +32,10 @@ _PASSING_ON = (
     "torch/optim/",
     "torch/_dynamo/",
 )
-# What to call instead of functions that do more than most callers need.
-_ADVICE: dict[str, str] = json.loads(Path(__file__).with_name("library_calls.json").read_text("utf-8"))
+# Functions that do more than most callers need: what to call instead and, where it is known, which part of their time that saves.
+_CALLS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("library_calls.json").read_text("utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,16 @@ class CalledPackage:
     @property
     def advice(self) -> str:
         """What to call instead; empty where that is not known."""
-        return _ADVICE.get(self.does) or _ADVICE.get(self.calls, "")
+        return str(self._facts.get("advice", ""))
+
+    @property
+    def saves(self) -> float:
+        """Which part of the time that saves; 0 where that is not known."""
+        return float(self._facts.get("saves", 0.0))
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return _CALLS.get(self.does) or _CALLS.get(self.calls, {})
 
 
 def called_package(trace: TraceData, rows: Rows) -> CalledPackage | None:

@@ -29,7 +29,7 @@ DOMINANT_LINE = Rule(
     "{place} takes {share} of {time}{ratio}: {count:call} of {operator}{sizes}, {mean:ns} each{inside}{calls}",
     "Look whether all of it is needed: fewer or smaller inputs, a result that is kept, a smaller type.",
     finds="a line of the program takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
-    source="a share of the time; no fault by itself, so it has no gain",
+    source="a share of the time; no fault by itself, so it has no gain, unless most of it is in a function of a library for which a cheaper one is known",
     also="where no other finding gains 5%",
     least=25.0,
     of_kinds=False,

@@ -176,8 +176,8 @@ def _padding_words(loop: Loop, here: str, model: str) -> tuple[str, dict[str, An
         makes = "is given"
     else:
         makes = "makes" if padding.is_fixed else "puts rows of different lengths into one batch: it makes"
-    given = "" if here == model else ", on which {model} works"
-    text = f"{{place}} {makes} batches of {{rows}} x {{columns}}{given}; {{part:%}} of them is padding"
+    work = "" if here == model else ", on which {model} works"
+    text = f"{{place}} {makes} batches of {{rows}} x {{columns}}{work}; {{part:%}} of them is padding"
     if padding.is_fixed:
         return f"{text}, the longest row needs {{longest}} columns on average", words, Cause.PADDING.advice
     return text, words, SORT_BY_LENGTH

@@ -185,16 +185,19 @@ class Rule:
             left_out = replace(match.left_out or NotNeeded(match.rows), cause=self.cause)
         share = _share_of(match, loop.whole_ns)
         text = self._sentence(loop, match, share, line, loop.whole_ns)
+        gain_ns = None if match.gain_ns is None else int(_gain_ns(match))
         called = called_package(loop.trace, rows if len(rows) else spans) if line else None
         if called is not None:
             named = str(called).replace("{}", "{ }")
             text = sentence(f"{text['text']}; most of it in {named}", *text["values"])
+            if gain_ns is None and called.saves > 0:
+                gain_ns = int(called.saves * match.time_ns)
         return Finding(
             self.code,
             text,
             (called.advice if called is not None else "") or match.advice or self.advice,
             share,
-            None if match.gain_ns is None else int(_gain_ns(match)),
+            gain_ns,
             line,
             module,
             tuple(spans.tolist()),
