@@ -25,6 +25,15 @@ std::atomic<uint64_t> noted_operators{0};
 // Longer tensors are not read: integers are what a program makes of texts and ids, over and over.
 constexpr int64_t kMostBytes = 4096, kMostBytesOfIntegers = 65536;
 
+// The values of a dense tensor on the host; nullptr if its storage does not hold them, as that of parameters
+// that are freed between their uses: torch computes an address for a view of it all the same.
+const void* values_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->has_storage()) return nullptr;
+  const int64_t end = (impl->storage_offset() + impl->numel()) * static_cast<int64_t>(impl->itemsize());
+  return end <= impl->unsafe_storage().sym_nbytes().maybe_as_int().value_or(-1) ? impl->data() : nullptr;
+}
+
 // A hash of what is in a small tensor on the host, 0 for others.
 uint64_t content_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -33,7 +42,7 @@ uint64_t content_of(const at::Tensor& tensor) {
   const int64_t bytes = impl->numel() * static_cast<int64_t>(impl->itemsize());
   const bool is_integer = c10::isIntegralType(tensor.scalar_type(), true);
   if (bytes <= 0 || bytes > (is_integer ? kMostBytesOfIntegers : kMostBytes)) return 0;
-  const void* data = impl->data();
+  const void* data = values_of(tensor);
   return data == nullptr ? 0 : checksum_of(data, static_cast<size_t>(bytes));
 }
 
@@ -46,7 +55,7 @@ struct Batch {
   int64_t rows, columns;
   size_t bytes;
 
-  // How many elements repeat `value` at an end of a row; of each other's value where it is nullptr.
+  // How many elements at an end of a row repeat `value`, or the outermost one where that is nullptr.
   int64_t repeated(int64_t row, bool at_end, const char* value) const {
     const char* first = data + row * columns * static_cast<int64_t>(bytes);
     const auto element = [&](int64_t at) {
@@ -86,7 +95,7 @@ void note_padding(const at::Tensor& tensor, NoteRecord& note) {
   const bool is_indices = c10::isIntegralType(tensor.scalar_type(), false);
   if (impl->dim() != (is_indices ? 2 : 3)) return;
   const size_t bytes = impl->itemsize() * static_cast<size_t>(is_indices ? 1 : impl->size(2));
-  const Batch batch{static_cast<const char*>(impl->data()), impl->size(0), impl->size(1), bytes};
+  const Batch batch{static_cast<const char*>(values_of(tensor)), impl->size(0), impl->size(1), bytes};
   if (batch.data == nullptr || bytes == 0 || batch.rows < 1 || batch.columns < kLeastColumns ||
       batch.rows * batch.columns * static_cast<int64_t>(bytes) > kMostBytesOfBatch)
     return;

@@ -399,6 +399,22 @@ def test_programs_that_use_a_device_claim_nothing():
     assert claims(builder) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_views_of_a_storage_that_was_freed_are_not_read(dtype):
+    whole = torch.ones(64, 16, dtype=dtype)
+    part = whole[32:]
+
+    def step(number):
+        whole.untyped_storage().resize_(0)
+        part.view(-1)
+
+    trace = recorded(step)
+    versions = trace.columns("tensor_versions")
+    is_view = trace.column("spans", "name")[versions["span"]] == trace.strings.index("aten::view")
+    assert is_view.any()
+    assert (versions["content"][is_view] == 0).all()
+
+
 def test_a_trace_without_versions_claims_nothing():
     found = repeats_of(TraceBuilder().build())
     assert not any((rows >= 0).any() for rows in (found.same_step, found.earlier_step, found.overwritten_by))
