@@ -65,8 +65,8 @@ def step_difference(trace: TraceData, step: int | None = None, other: int | None
 
 def more_than_all_others(loop: Loop, step: int) -> list[dict[str, Any]]:
     """What a step, by its place in the loop, has more of than the median of all others, whatever their kind: the rows of `step_difference`."""
-    others = np.setdiff1d(np.arange(len(loop.work)), [step])
-    rows: list[dict[str, Any]] = _table(loop, step, others).to_pylist()
+    other_steps = np.setdiff1d(np.arange(len(loop.work)), [step])
+    rows: list[dict[str, Any]] = _table(loop, step, other_steps).to_pylist()
     return rows
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.schema import SpanKind
-from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.call import OperatorCall, Shape
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.evaluate import parsed_inputs
@@ -96,3 +96,9 @@ class Calls:
             values[row] = value
         spans = np.flatnonzero((values != 0)[self.of_span])
         return spans, values[self.of_span[spans]]
+
+
+@derived
+def calls_of(trace: TraceData) -> Calls:
+    """The distinct calls of a trace, parsed once."""
+    return Calls(trace)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kinetoscope.ledger.avoidable_work.distinct_calls import Calls, DistinctCall
+from kinetoscope.ledger.avoidable_work.distinct_calls import Calls, DistinctCall, calls_of
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.call import Shape
+from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.operator_names import names
 
 LEAST_PART = 0.2
@@ -68,7 +69,7 @@ def paddings_of(trace: TraceData) -> tuple[Padding, ...]:
     has_pads = any(text in _PADS for text in trace.strings)
     if not has_pads and not (trace.column("tensor_versions", "longest_row") >= 0).any():
         return ()
-    calls = Calls(trace)
+    calls = calls_of(trace)
     by_size = {padding[:2]: Padding(*padding) for padding in _of_sizes(trace, calls)}
     by_size |= {padding[:2]: Padding(*padding) for padding in _of_values(trace, calls)}
     large = [
@@ -81,12 +82,12 @@ def paddings_of(trace: TraceData) -> tuple[Padding, ...]:
 
 def _of_sizes(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
     """The fields of what `pad_sequence` makes, by the lengths of the sequences."""
-    first = {int(call): span for span, call in reversed([*enumerate(calls.of_span.tolist())])}
+    first = costs_of(trace).calls.first
     for call in calls.named(*_PADS):
         lengths = [sizes[0] for sizes in call.shape_list(0) if sizes]
         longest = max(lengths, default=0)
         part = 1.0 - sum(lengths) / max(len(lengths) * longest, 1)
-        yield len(lengths), longest, float(longest), part, first[call.row]
+        yield len(lengths), longest, float(longest), part, int(first[call.row])
 
 
 def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
@@ -95,9 +96,10 @@ def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float
     call_of = {call.row: call for call in calls.named(*_SEQUENCES)}
     has_padding = versions["longest_row"] >= 0
     by_size: dict[Shape, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row in np.flatnonzero(versions["result"] == 0).tolist():
-        call = call_of.get(int(calls.of_span[versions["span"][row]]))
-        if call is None or versions["argument"][row] != _SEQUENCES[call.name]:
+    call_row = calls.of_span[versions["span"]]
+    for row in np.flatnonzero((versions["result"] == 0) & np.isin(call_row, list(call_of))).tolist():
+        call = call_of[int(call_row[row])]
+        if versions["argument"][row] != _SEQUENCES[call.name]:
             continue
         sizes, is_look_up = call.shape(_SEQUENCES[call.name]), call.name == "aten::embedding"
         if len(sizes) == (2 if is_look_up else 3) and (is_look_up or has_padding[row]):

@@ -13,7 +13,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS, Calls, DistinctCall, call_of_span
+from kinetoscope.ledger.avoidable_work.distinct_calls import (
+    VIEWS,
+    Calls,
+    DistinctCall,
+    call_of_span,
+    calls_of,
+)
 from kinetoscope.ledger.avoidable_work.repeats import is_random, repeats_of
 from kinetoscope.ledger.avoidable_work.shortcuts import shortcuts
 from kinetoscope.model.groups import Groups
@@ -86,7 +92,7 @@ def waste_of(trace: TraceData) -> Waste:
     waste = Waste(
         np.zeros(count), np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, bool)
     )
-    calls = Calls(trace)
+    calls = calls_of(trace)
     _zero_gradients(trace, calls, waste)
     _discarded(trace, calls, waste)
     _made_again(trace, calls, waste)
