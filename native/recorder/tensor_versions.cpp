@@ -26,12 +26,17 @@ std::atomic<uint64_t> noted_operators{0};
 constexpr int64_t kMostBytes = 4096, kMostBytesOfIntegers = 65536;
 
 // The values of a dense tensor on the host; nullptr if its storage does not hold them, as that of parameters
-// that are freed between their uses: torch computes an address for a view of it all the same.
+// that are freed between their uses, or of tensors that stand for others, as functionalization has them:
+// torch computes an address for a view of these all the same.
 const void* values_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!impl->has_storage()) return nullptr;
-  const int64_t end = (impl->storage_offset() + impl->numel()) * static_cast<int64_t>(impl->itemsize());
-  return end <= impl->unsafe_storage().sym_nbytes().maybe_as_int().value_or(-1) ? impl->data() : nullptr;
+  c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  const auto* values = static_cast<const char*>(storage->_mutable_data_ptr_no_checks().get());
+  const auto item_bytes = static_cast<int64_t>(impl->itemsize());
+  const int64_t end = (impl->storage_offset() + impl->numel()) * item_bytes;
+  if (values == nullptr || end > storage->sym_nbytes().maybe_as_int().value_or(-1)) return nullptr;
+  return values + impl->storage_offset() * item_bytes;
 }
 
 // A hash of what is in a small tensor on the host, 0 for others.
@@ -124,8 +129,8 @@ NoteRecord note_of(const at::Tensor& tensor, size_t argument, uint8_t flags) {
   if (impl->is_wrapped_number()) {
     // Each number is a tensor of its own, which torch fills without an operator.
     const size_t bytes = impl->itemsize();
-    const bool plain = !impl->is_python_dispatch() && tensor.has_storage() && tensor.is_cpu();
-    const void* data = plain ? impl->data() : nullptr;
+    const bool plain = !impl->is_python_dispatch() && tensor.is_cpu();
+    const void* data = plain ? values_of(tensor) : nullptr;
     if (data == nullptr || bytes > sizeof(note.value)) return note;
     std::memcpy(&note.value, data, bytes);
     note.device_type |= kTensorIsNumber;

@@ -415,6 +415,16 @@ def test_views_of_a_storage_that_was_freed_are_not_read(dtype):
     assert (versions["content"][is_view] == 0).all()
 
 
+def test_views_of_tensors_that_stand_for_others_are_not_read():
+    embedding, whole = torch.ones(10, 4), torch.zeros(16, 8, dtype=torch.int64)
+    step = torch.func.functionalize(lambda indices: torch.nn.functional.embedding(indices[8:], embedding))
+    trace = recorded(lambda number: step(whole))
+    versions = trace.columns("tensor_versions")
+    is_embedding = trace.column("spans", "name")[versions["span"]] == trace.strings.index("aten::embedding")
+    assert is_embedding.any()
+    assert (versions["content"][is_embedding & (versions["argument"] == 1)] == 0).all()
+
+
 def test_a_trace_without_versions_claims_nothing():
     found = repeats_of(TraceBuilder().build())
     assert not any((rows >= 0).any() for rows in (found.same_step, found.earlier_step, found.overwritten_by))
