@@ -1,6 +1,8 @@
 """A session's decisions, read off an engine that notes its calls, and torch's own session beside it."""
 
+import gc
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -223,3 +225,26 @@ def test_a_schedule_that_returns_nonsense_changes_nothing():
             session.step()
         assert session.step_num == 0
         assert session.current_action is ProfilerAction.RECORD
+
+
+def test_traces_that_nobody_holds_are_freed_where_the_program_collects_no_garbage(monkeypatch):
+    monkeypatch.setattr("kinetoscope.collect.session.cycle._SPANS_BETWEEN_COLLECTIONS", 10)
+    traces = []
+
+    def keep_a_reference(session):
+        session.key_averages()
+        traces.append(weakref.ref(session.trace))
+
+    gc.disable()
+    try:
+        with profile(
+            schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=keep_a_reference
+        ) as session:
+            for _ in range(12):
+                torch.ones(20).add(1).mul(2)
+                session.step()
+        living = sum(trace() is not None for trace in traces)
+    finally:
+        gc.enable()
+    assert len(traces) == 6
+    assert living <= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import threading
 import time
@@ -73,6 +74,21 @@ def us_since(begin_ns: int) -> int:
     return (time.perf_counter_ns() - begin_ns) // 1000
 
 
+# A trace and what was computed of it refer to each other, so that one that nobody holds stays in memory until Python's collector runs: after many
+# sessions, or never where a job has turned it off.
+_SPANS_BETWEEN_COLLECTIONS = 500_000
+_spans_read = 0
+
+
+def _free_dropped_traces(spans: int) -> None:
+    """Collect garbage before the traces that were read since the last time, `spans` more now, take more than about 100 MB."""
+    global _spans_read
+    _spans_read += spans
+    if _spans_read > _SPANS_BETWEEN_COLLECTIONS:
+        _spans_read = 0
+        gc.collect()
+
+
 @dataclass(eq=False)
 class Cycle:
     """A recording that becomes a trace on first use.
@@ -110,8 +126,10 @@ class Cycle:
                 self._parts = without_rows, rows = self.unread.read()
                 without_rows.info.update(_values(self.info))
                 self._trace, self.unread = with_rows(without_rows, rows), None
+                spans = len(self._trace.columns("spans"))
+                _free_dropped_traces(spans)
                 if self.stats is not None:
-                    self.stats.number_of_events = len(self._trace.columns("spans"))
+                    self.stats.number_of_events = spans
                     self.stats.parse_kineto_call_duration_us = us_since(begin_ns)
             return self._trace  # type: ignore[return-value]
 
