@@ -80,10 +80,9 @@ _SPANS_BETWEEN_COLLECTIONS = 500_000
 _spans_read = 0
 
 
-def _free_dropped_traces(spans: int) -> None:
-    """Collect garbage before the traces that were read since the last time, `spans` more now, take more than about 100 MB."""
+def _free_dropped_traces() -> None:
+    """Collect garbage if the traces that were read since the last time may take about 100 MB."""
     global _spans_read
-    _spans_read += spans
     if _spans_read > _SPANS_BETWEEN_COLLECTIONS:
         _spans_read = 0
         gc.collect()
@@ -118,8 +117,11 @@ class Cycle:
 
     def trace(self) -> Trace:
         """Return the trace; the first call reads the recording and builds it."""
+        global _spans_read
         from kinetoscope.combine.sources import with_rows
 
+        if self.unread is not None:
+            _free_dropped_traces()
         with self._lock:
             if self.unread is not None:
                 begin_ns = time.perf_counter_ns()
@@ -127,7 +129,7 @@ class Cycle:
                 without_rows.info.update(_values(self.info))
                 self._trace, self.unread = with_rows(without_rows, rows), None
                 spans = len(self._trace.columns("spans"))
-                _free_dropped_traces(spans)
+                _spans_read += spans
                 if self.stats is not None:
                     self.stats.number_of_events = spans
                     self.stats.parse_kineto_call_duration_us = us_since(begin_ns)
