@@ -195,7 +195,7 @@ class TraceData:
     def duration_ns(self) -> int:
         """From the start of the trace to its end, in nanoseconds."""
         spans = self.columns("spans")
-        last = int((spans["start_ns"] + spans["duration_ns"]).max()) if len(spans) else 0
+        last = self.cached("last end", lambda: int((spans["start_ns"] + spans["duration_ns"]).max(initial=0)))
         stop_ns = self.run_info.stop_ns
         return last if stop_ns is None else max(last, stop_ns)
 

@@ -101,7 +101,9 @@ def start_up_steps(trace: TraceData) -> Mask:
 @derived
 def owner_of_steps(trace: TraceData) -> Rows:
     """The owner of the thread that runs each step, see `thread_owners`."""
-    thread = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
+    span = trace.column("steps", "span")
+    thread = np.full(len(span), -1, np.int64)
+    thread[span >= 0] = trace.column("spans", "thread")[span[span >= 0]]
     return np.asarray(thread_owners(trace)[0][thread], dtype=np.int64)
 
 

@@ -89,9 +89,8 @@ def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
     spans, samples, stacks, frames = (
         trace.columns(name) for name in ("spans", "samples", "stacks", "frames")
     )
-    stack = np.append(spans["own_stack"], samples["stack"])
-    time_ns = np.append(spans["duration_ns"], samples["period_ns"])
-    of_stack = Groups(stack, len(stacks)).sums(time_ns, time_ns > 0)
+    of_spans = Groups(spans["own_stack"], len(stacks)).sums(spans["duration_ns"])
+    of_stack = of_spans + Groups(samples["stack"], len(stacks)).sums(samples["period_ns"])
     user_stack = user_stacks(trace)
     heavy = np.flatnonzero((of_stack > 0) & (user_stack >= 0))
     of_frame = Groups(stacks["frame"][user_stack[heavy]].clip(0), len(frames)).sums(of_stack[heavy])
