@@ -10,8 +10,8 @@ import torch
 from kinetoscope import ProfilerActivity, StateError, profile
 from kinetoscope.analyses.description import describe
 from kinetoscope.collect import RecordingRequest
-from kinetoscope.collect.engines import kineto as kineto_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
+from kinetoscope.collect.engines.kineto import KinetoEngine
 from kinetoscope.collect.engines.kineto_recording import KinetoRecording
 from kinetoscope.collect.engines.native import NativeEngine
 from kinetoscope.collect.request.torch_settings import changed_settings
@@ -203,15 +203,15 @@ def test_host_and_devices_are_paused_independently():
 
 
 def test_torchs_own_collector_runs_for_devices_alone_beside_our_recorder(monkeypatch):
-    make = kineto_module._make_collector
+    make = KinetoEngine._prepared_collector
 
-    def of_devices_alone(request):
+    def of_devices_alone(engine, request):
         # torch refuses to be asked for a device that is not there, and collects nothing of it if it is told to start.
-        made = make(dataclasses.replace(request, activities=frozenset([CPU])))
+        made = make(engine, dataclasses.replace(request, activities=frozenset([CPU])))
         made.kineto_activities = {CUDA}
         return made
 
-    monkeypatch.setattr(kineto_module, "_make_collector", of_devices_alone)
+    monkeypatch.setattr(KinetoEngine, "_prepared_collector", of_devices_alone)
     session = record(HybridEngine())
     trace = session.trace
     assert len(rows_named(trace, "aten::mm")) == 20

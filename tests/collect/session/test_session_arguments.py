@@ -16,8 +16,10 @@ from kinetoscope.collect import RecordingOptions, choose_engine
 from kinetoscope.collect.engines import hybrid_check as hybrid_module
 from kinetoscope.collect.engines.hybrid import HybridEngine
 from kinetoscope.collect.process.active_sessions import ACTIVE_SESSIONS
+from tests.support.chrome_file import read_strictly, slices
 from tests.support.noting_engine import NotingEngine
 from tests.support.torch_engines import native  # noqa: F401  (fixture)
+from tests.support.trace_builder import TraceBuilder
 
 CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
 
@@ -143,12 +145,9 @@ def test_torchs_configuration_of_an_activity_is_shown_as_torch_shows_it():
 def test_counters_of_a_device_reach_torchs_collector_and_the_rest_is_named():
     configs = [kinetoscope.PerformanceMetricsConfig(["sm__cycles_active"]), kinetoscope.CuspyConfig()]
     engine = NotingEngine()
-    with (
-        pytest.warns(UserWarning, match="without effect: CuspyConfig"),
-        profile(
-            activities={CPU: kinetoscope.ProfilerActivityConfig(profiler_configs=configs)}, engine=engine
-        ) as session,
-    ):
+    with profile(
+        activities={CPU: kinetoscope.ProfilerActivityConfig(profiler_configs=configs)}, engine=engine
+    ) as session:
         pass
     assert engine.requests[0].options.extension_configs == tuple(configs)
     assert session.activity_filters == {}
@@ -176,12 +175,15 @@ def test_lanes_of_graphs_are_checked_as_torch_checks_them(given, tmp_path):
         session.export_chrome_trace(str(tmp_path / "trace.json"), **given)
 
 
-def test_annotations_of_graphs_are_not_dropped_without_a_word(tmp_path):
-    with profile(activities=[CPU], engine="kineto") as session:
+def test_annotations_of_graphs_are_written(tmp_path):
+    made = TraceBuilder().kernel("gemm", 10, 5, launch={"graph": 4, "graph_node": 11})
+    with profile(engine=NotingEngine(lambda _request: made.build())) as session:
         pass
-    with pytest.warns(UserWarning, match="cuda_graph_annotations"):
-        session.export_chrome_trace(str(tmp_path / "trace.json"), cuda_graph_annotations={1: {"name": "a"}})
-    assert (tmp_path / "trace.json").is_file()
+    notes = {11: {"name": "forward", "stream": 5}}
+    for name, keywords, lane in (("none.json", {}, 7), ("all.json", {"graph_lanes": "all"}, 5)):
+        session.export_chrome_trace(str(tmp_path / name), cuda_graph_annotations=notes, **keywords)
+        (gemm,) = slices(read_strictly(tmp_path / name), "gemm")
+        assert (gemm["args"]["name"], gemm["args"]["stream"]) == ("forward", lane)
 
 
 def takes_use_cuda():

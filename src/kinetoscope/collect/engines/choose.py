@@ -17,8 +17,6 @@ from kinetoscope.collect.request.torch_settings import (
 )
 from kinetoscope.collect.sources.torch_ranges import TORCH_RANGES
 
-_CUSPY = "CuspyConfig"
-
 
 def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActivity]) -> Engine:
     """Choose an engine by the options and activities, and create it.
@@ -42,6 +40,7 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     if not isinstance(requested, str):
         return requested
 
+    from kinetoscope.collect.engines.cuspy import Cuspy
     from kinetoscope.collect.engines.kineto import KinetoEngine
 
     if requested == "kineto":
@@ -55,7 +54,10 @@ def choose_engine(options: RecordingOptions, activities: frozenset[ProfilerActiv
     with_host = ProfilerActivity.CPU in activities
     chooses_kinds = bool(options.activity_filters)
     advice = ""
-    if beyond_native and not with_host:
+    if Cuspy.requested(options, activities) is not None:
+        obstacle = "Cuspy adds devices to what torch's own collector records of the host"
+        advice = "leave out CuspyConfig, or pass engine='kineto'"
+    elif beyond_native and not with_host:
         obstacle = f"the native recorder does not record {', '.join(beyond_native)} activity alone"
         advice = "add ProfilerActivity.CPU, or pass engine='kineto'"
     elif chooses_kinds:
@@ -110,12 +112,6 @@ def warn_of_ignored_settings(
 
     With `in_place_of_torch`, options that behave as in torch.profiler are not reported.
     """
-    # torch.profiler runs this collector in addition to Kineto; only Kineto is accessible to others.
-    if any(type(config).__name__ == _CUSPY for config in options.extension_configs):
-        warn_user(
-            f"without effect: {_CUSPY}. only torch.profiler.profile can use torch's Cuspy collector; Kineto records "
-            "the devices instead."
-        )
     # A user's engine object has none, and no warnings.
     kind: EngineKind | None = getattr(engine, "kind", None)
     ignored: dict[str, list[str]] = {}
@@ -138,8 +134,7 @@ def _ignored_of(
         chooses = ProfilerActivity.CPU in options.activity_filters
         names = ["the kinds of ProfilerActivity.CPU"] if chooses else []
         if kind == "native":
-            collectors = [type(config).__name__ for config in options.extension_configs]
-            names += [collector for collector in collectors if collector != _CUSPY]
+            names += [type(config).__name__ for config in options.extension_configs]
         return names
     if name == "experimental_config":
         changed = changed_settings(options.experimental_config)

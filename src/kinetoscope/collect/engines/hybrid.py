@@ -300,7 +300,8 @@ class DeviceCollection:
 
 def _settings(request: RecordingRequest) -> dict[str, Any]:
     chosen = {f"kinds of {activity.name}": kinds for activity, kinds in request.activity_filters.items()}
-    return {**changed_settings(request.options.experimental_config), **chosen}
+    configs = {type(config).__name__: config for config in request.options.extension_configs}
+    return {**changed_settings(request.options.experimental_config), **chosen, **configs}
 
 
 def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
@@ -310,7 +311,7 @@ def _covers(running: RecordingRequest, wanted: RecordingRequest) -> bool:
         StateError: The two need different settings, but there is only one collector.
     """
     current, other = _settings(running), _settings(wanted)
-    same = current == other or not changed_settings(wanted.options.experimental_config)
+    same = current == other or not other
     if wanted.activities <= running.activities and same:
         return True
     if current and other and current != other:

@@ -22,6 +22,7 @@ from torch.autograd import profiler as collector
 from torch.profiler import ProfilerActivity
 
 from kinetoscope._errors import ArgumentError, KinetoscopeError, StateError
+from kinetoscope.collect.engines.cuspy import Cuspy
 from kinetoscope.collect.engines.kineto_recording import (
     MONOTONIC_KEY,
     KinetoRecording,
@@ -68,6 +69,7 @@ class KinetoEngine:
         self._only_thread: threading.Thread | None = None
         self._operators_paused = False
         self._others: _OtherThreads | None = None
+        self._cuspy: Cuspy | None = None
         self._watch: StorageWatch | None = None
         self._storages: list[dict[str, Any]] = []
         self._ended_at_exit: KinetoRecording | None = None
@@ -78,6 +80,7 @@ class KinetoEngine:
 
         Raises:
             StateError: torch's collector is already in use, by `torch.profiler` for example.
+            ArgumentError: torch's collector cannot record what was requested.
         """
         if changed_settings(request.options.experimental_config).get(ALL_THREADS_SETTING):
             warn_user(
@@ -92,10 +95,9 @@ class KinetoEngine:
         # Loaded now because ranges use it after the start, when loading would be recorded as Python calls.
         self._recorder = ready_recorder()
         self._request = request
-        self._collector = self.torch_profiler = _make_collector(request)
         self._pauses = Pauses()
         try:
-            self._collector._prepare_trace()  # noqa: SLF001  (torch's own)
+            self._collector = self.torch_profiler = self._prepared_collector(request)
         except RuntimeError as error:
             if not request.activity_filters:
                 raise
@@ -132,6 +134,8 @@ class KinetoEngine:
         if self._recorder is not None:
             self._recorder.before_collector()
         self._collector._start_trace()  # noqa: SLF001  (torch's own)
+        if self._cuspy is not None:
+            self._cuspy.start()
         if self._recorder is not None:
             self._recorder.after_collector()
 
@@ -194,6 +198,7 @@ class KinetoEngine:
         try:
             if watch is not None:
                 watch.cancel()
+            losses = [] if self._cuspy is None else self._cuspy.stop()
             if elsewhere:
                 # torch discards what it has collected when the recording thread ends.
                 return KinetoRecording(None, self._request, self._pauses, taken_by="recording_thread_ended")
@@ -202,7 +207,7 @@ class KinetoEngine:
             stopped.__exit__(None, None, None)
             if self._recorder is not None:
                 self._recorder.collector_stopped()
-            losses = [] if self._others is None else self._others.ran()
+            losses += [] if self._others is None else self._others.ran()
             if watch is not None:
                 self._storages += watch.stop()
             elif self._request.options.profile_memory:
@@ -217,6 +222,7 @@ class KinetoEngine:
                 has_objects=not (has_setting("trace_only") and stopped.experimental_config.trace_only),
                 losses=losses,
                 storages=self._storages,
+                cuspy=self._cuspy,
             )
             stopped.kineto_results = recording.api()
             return recording
@@ -229,6 +235,50 @@ class KinetoEngine:
         """Stop the collector at the exit of Python; a later `stop` still returns the recording."""
         if self._collector is not None:
             self._ended_at_exit = self.stop()
+
+    def _prepared_collector(self, request: RecordingRequest) -> Any:
+        options, filters = request.options, request.activity_filters
+        switches: dict[str, bool] = _object_settings(request)
+        if options.garbage_collection:
+            switches[GARBAGE_COLLECTION_SETTING] = True
+        if filters and not collector_takes("activity_filters"):
+            raise ArgumentError(
+                f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
+                "themselves."
+            )
+        newer: dict[str, Any] = {
+            "custom_trace_id_callback": lambda: request.trace_id,
+            "post_processing_timeout_s": options.post_processing_timeout_s,
+        }
+        settings = {
+            "record_shapes": options.needs_shapes,
+            "with_flops": options.with_flops,
+            "profile_memory": options.profile_memory,
+            # torch records Python calls and module calls as spans only together, and only with stacks.
+            "with_stack": options.needs_python_stacks,
+            "experimental_config": for_torchs_collector(
+                options.experimental_config, profile_all_threads=_collects_all_threads(request), **switches
+            ),
+            **{name: value for name, value in newer.items() if collector_takes(name)},
+        }
+        self._cuspy = Cuspy.requested(options, request.activities, **settings)
+        if self._cuspy is not None:
+            return self._cuspy.prepare()
+        newer = {
+            "activity_filters": {activity: set(kinds) for activity, kinds in filters.items()} or None,
+            "_profiler_extensions": extensions(options.extension_configs),
+        }
+        profiler = collector.profile(
+            use_cpu=ProfilerActivity.CPU in request.activities,
+            use_device=device_among(request.activities),
+            use_kineto=True,
+            **settings,
+            **{name: value for name, value in newer.items() if collector_takes(name)},
+        )
+        # Set as an attribute: passing the keyword makes torch 2.14 warn that it has no effect, but here it has one.
+        profiler.with_modules = options.with_modules
+        profiler._prepare_trace()  # noqa: SLF001  (torch's own)
+        return profiler
 
     def _refuse_second_user(self) -> None:
         """Raise StateError if torch.profiler is recording, which torch would silently stop."""
@@ -335,42 +385,6 @@ def _stop_at_exit() -> None:
     for engine in list(_ENGINES):
         with contextlib.suppress(KinetoscopeError):
             engine.stop_at_exit()
-
-
-def _make_collector(request: RecordingRequest) -> Any:
-    options, filters = request.options, request.activity_filters
-    device = device_among(request.activities)
-    newer: dict[str, Any] = {
-        "custom_trace_id_callback": lambda: request.trace_id,
-        "post_processing_timeout_s": options.post_processing_timeout_s,
-        "activity_filters": {activity: set(kinds) for activity, kinds in filters.items()} or None,
-        "_profiler_extensions": extensions(options.extension_configs),
-    }
-    settings: dict[str, bool] = _object_settings(request)
-    if options.garbage_collection:
-        settings[GARBAGE_COLLECTION_SETTING] = True
-    if filters and not collector_takes("activity_filters"):
-        raise ArgumentError(
-            f"activities: torch {torch.__version__} cannot choose among the kinds of an activity; pass the activities "
-            "themselves."
-        )
-    profiler = collector.profile(
-        use_cpu=ProfilerActivity.CPU in request.activities,
-        use_device=device,
-        record_shapes=options.needs_shapes,
-        with_flops=options.with_flops,
-        profile_memory=options.profile_memory,
-        # torch records Python calls and module calls as spans only together, and only with stacks.
-        with_stack=options.needs_python_stacks,
-        use_kineto=True,
-        experimental_config=for_torchs_collector(
-            options.experimental_config, profile_all_threads=_collects_all_threads(request), **settings
-        ),
-        **{name: value for name, value in newer.items() if collector_takes(name)},
-    )
-    # Set as an attribute: passing the keyword makes torch 2.14 warn that it has no effect, but here it has one.
-    profiler.with_modules = options.with_modules
-    return profiler
 
 
 def _after_fork() -> None:

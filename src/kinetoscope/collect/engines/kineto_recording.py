@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import gzip
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from torch.profiler import ProfilerActivity
 
 import kinetoscope._core as _core
 from kinetoscope._errors import KinetoscopeError, RecorderError, StateError
+from kinetoscope.collect.engines.cuspy import Cuspy
 from kinetoscope.collect.process.machine import described_run
 from kinetoscope.collect.process.own_code import PACKAGE, Code, whose_code
 from kinetoscope.collect.request.activities import name_of
@@ -56,7 +58,7 @@ _INSTANT_WITH_DURATION = b'"ph":"X","cat":"cpu_instant_event"'
 _INSTANT = b'"ph":"i","cat":"cpu_instant_event"'
 
 
-def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]:
+def read_text(results: Any, *, may_start_threads: bool = True, cuspy: Cuspy | None = None) -> dict[str, Any]:
     """Let torch write its recording, which it can do only once, and parse it.
 
     torch exports a recording as a JSON file, does not report failures, and holds the GIL meanwhile. So we pass it a named pipe, from
@@ -66,6 +68,7 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
     Args:
         results: torch's `_ProfilerResult`.
         may_start_threads: Whether threads can be started.
+        cuspy: What Cuspy recorded of devices.
 
     Returns:
         The result of `_core.ChromeReader.finish`.
@@ -78,10 +81,12 @@ def read_text(results: Any, *, may_start_threads: bool = True) -> dict[str, Any]
     reader = new_reader()
     with _folder() as folder:
         path = folder / "trace.json"
-        if not (may_start_threads and _follow(results, reader, path)):
+        if cuspy is not None or not (may_start_threads and _follow(results, reader, path)):
             results.save(str(path))
+            path = path if cuspy is None else cuspy.joined_with(path)
+            opened = gzip.open if path.suffix == ".gz" else open
             # If torch could not write, the file is missing or empty, of which the reader's `finish` raises an error.
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            with contextlib.suppress(FileNotFoundError), opened(path, "rb") as file:
                 while block := file.read(_BLOCK_BYTES):
                     reader.feed(block)
     try:
@@ -214,6 +219,7 @@ class KinetoRecording:
         losses: What torch did not record.
         taken_by: The code of the loss if there are no results.
         storages: Parts of the table `storages`.
+        cuspy: What Cuspy recorded of devices.
     """
 
     results: Any | None
@@ -224,6 +230,7 @@ class KinetoRecording:
     losses: Sequence[Loss] = ()
     taken_by: str = "recording_taken"
     storages: Sequence[dict[str, Any]] = ()
+    cuspy: Cuspy | None = None
     _process: int = field(default_factory=os.getpid, init=False)
     # On a thread of its own, so that an interrupt reaches only the main thread, which waits.
     _reading: threading.Thread | None = field(default=None, init=False)
@@ -328,7 +335,7 @@ class KinetoRecording:
 
     def _read(self, results: Any, may_start_threads: bool) -> Trace:
         """Parse torch's text, and remove what the session does not record."""
-        text = read_text(results, may_start_threads=may_start_threads)
+        text = read_text(results, may_start_threads=may_start_threads, cuspy=self.cuspy)
         if self.has_objects and UNWRITABLE in text["strings"]:
             text = read_objects(results) or text
         leave_out_unselected(

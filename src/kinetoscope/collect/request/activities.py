@@ -117,6 +117,15 @@ def extensions(configs: Iterable[Any]) -> dict[str, str]:
     return entries
 
 
+def torchs_configs(choices: Mapping[ProfilerActivity, ActivityChoice]) -> dict[ProfilerActivity, Any]:
+    """Return torch's `ProfilerActivityConfig` of each activity that does not record its default kinds."""
+    return {
+        activity: _CONFIG(None if choice.kinds is None else sorted(choice.kinds), list(choice.configs))
+        for activity, choice in choices.items()
+        if choice != ActivityChoice()
+    }
+
+
 def checked_activities(activities: Iterable[ProfilerActivity]) -> set[ProfilerActivity]:
     """Return a user's activities as a set, or raise ArgumentError for the first item that is not an activity."""
     choices = dict(_checked(activities))

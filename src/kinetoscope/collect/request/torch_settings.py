@@ -6,10 +6,13 @@ import functools
 import re
 from typing import Any
 
+import torch.profiler
 from torch._C import _profiler
 
 from kinetoscope._errors import ArgumentError
 
+# torch's own class, also after `install` replaces it.
+TORCHS_SESSION: Any = torch.profiler._KinetoProfile  # noqa: SLF001  (torch's own)
 ALL_THREADS_SETTING = "profile_all_threads"
 GARBAGE_COLLECTION_SETTING = "record_python_gc_info"
 EVENT_METADATA = "expose_kineto_event_metadata"

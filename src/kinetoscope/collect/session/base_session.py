@@ -37,12 +37,12 @@ from kinetoscope.collect.process.machine import calibration, described_devices
 from kinetoscope.collect.process.rank import numbered, rank_filled_in, rank_info, ranked
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.activities import (
-    ActivityChoice,
     ProfilerActivity,
     check_that_something_is_recorded,
     checked_activities,
     device_among,
     recordable,
+    torchs_configs,
 )
 from kinetoscope.collect.request.options import (
     Engine,
@@ -53,7 +53,11 @@ from kinetoscope.collect.request.options import (
     StillRecordingError,
     TraceObserver,
 )
-from kinetoscope.collect.request.torch_settings import GARBAGE_COLLECTION_SETTING, noted_settings
+from kinetoscope.collect.request.torch_settings import (
+    GARBAGE_COLLECTION_SETTING,
+    TORCHS_SESSION,
+    noted_settings,
+)
 from kinetoscope.collect.session import metadata
 from kinetoscope.collect.session.cycle import (
     Cycle,
@@ -81,10 +85,6 @@ from kinetoscope.torch_events.event_numbers import FLOPS_OF_EVENTS
 if TYPE_CHECKING:
     from kinetoscope.collect.engines.kineto_recording import ResultsApi
     from kinetoscope.trace import Trace
-
-
-# Methods of newer releases exist here only if the installed torch has them, too.
-_THEIRS = torch.profiler._KinetoProfile  # noqa: SLF001  (torch's own)
 
 
 def new_trace_id(callback: Callable[[], str] | None) -> str:
@@ -633,9 +633,11 @@ class _KinetoProfile:
         Args:
             path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
             use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
-            cuda_graph_annotations: Accepted as in torch 2.15, but not written, with a warning.
-            graph_lanes: Accepted as in torch 2.15, "none" or "all"; without effect: kernels stay on the stream they ran on.
-            default_stream: Accepted with `graph_lanes`; without effect.
+            cuda_graph_annotations: For the nodes of CUDA graphs, by their numbers, what is written into the `args` of their
+                work, such as `torch.cuda.graph_annotations.get_kernel_annotations()`.
+            graph_lanes: "all": show work of graphs on the stream that its annotation names, and all other on
+                `default_stream`; "none": where it ran.
+            default_stream: The number of that stream.
             cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
                 (`acc_events=True`), on one time axis.
             identity: Also write the command line, the folders of the program, and the name and boot id of the machine, as
@@ -645,6 +647,7 @@ class _KinetoProfile:
             StateError: Nothing was recorded yet.
             ArgumentError: There is no such cycle, the path is not valid, `graph_lanes` is neither "none" nor "all", or it is
                 "all" without annotations.
+            ValueError: The stream of an annotation is not a number, as in torch.
             OSError: The file cannot be written.
         """
         import_aside()
@@ -653,15 +656,14 @@ class _KinetoProfile:
             raise ArgumentError(
                 f"graph_lanes={graph_lanes!r} is not valid: choose 'none', or 'all' together with cuda_graph_annotations."
             )
-        if cuda_graph_annotations:
-            warn_user(
-                "without effect: cuda_graph_annotations. Annotations of CUDA graphs are not written; torch.profiler's own "
-                "export_chrome_trace writes them."
-            )
         trace = self._trace_of(cycle)
+        from kinetoscope.formats.chrome.graph_annotations import GraphAnnotations
         from kinetoscope.formats.chrome.write import write_chrome_trace
 
-        write_chrome_trace(trace, checked, identity=identity)
+        annotations = None
+        if cuda_graph_annotations:
+            annotations = GraphAnnotations(cuda_graph_annotations, graph_lanes == "all", default_stream)
+        write_chrome_trace(trace, checked, identity=identity, annotations=annotations)
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
         """Write how much memory each category held over the last finished trace.
@@ -879,25 +881,20 @@ class _KinetoProfile:
         @property
         def activity_configs(self) -> dict[ProfilerActivity, Any]:
             """torch's `ProfilerActivityConfig` of each activity that does not record its default kinds."""
-            return {
-                activity: torch.profiler.ProfilerActivityConfig(
-                    None if choice.kinds is None else sorted(choice.kinds), list(choice.configs)
-                )
-                for activity, choice in self._options.activity_choices.items()
-                if choice != ActivityChoice()
-            }
+            return torchs_configs(self._options.activity_choices)
 
-    if hasattr(_THEIRS, "wait_for_exports"):
+    # Methods of newer releases exist here only if the installed torch has them, too.
+    if hasattr(TORCHS_SESSION, "wait_for_exports"):
 
         def wait_for_exports(self) -> None:
             """Do nothing: every export is written when the call that asks for it returns."""
 
-    if hasattr(_THEIRS, "take_pending_cupti_export"):
+    if hasattr(TORCHS_SESSION, "take_pending_cupti_export"):
 
         def take_pending_cupti_export(self) -> None:
             """Return None, as torch does for all but a backend of its own that writes later."""
 
-    if hasattr(_THEIRS, "take_pending_cuspy_export"):
+    if hasattr(TORCHS_SESSION, "take_pending_cuspy_export"):
 
         def take_pending_cuspy_export(self) -> None:
             """Return None, as torch does for all but a backend of its own that writes later."""

@@ -1,3 +1,3 @@
 """Read and write Chrome's trace event format."""
 
-__all__ = ["read", "slices", "write"]
+__all__ = ["graph_annotations", "read", "slices", "write"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,15 @@ class ShownSpans:
         """Return the rows in `columns` of spans of the trace; -1 stays -1."""
         rows = spans if self.moved is None else self.moved[spans]
         return np.ascontiguousarray(rows, np.int32)
+
+    def without(self, hidden: NDArray[np.bool_]) -> ShownSpans:
+        """Return the spans without some rows of `columns`; those that remain keep their numbers."""
+        if not hidden.any():
+            return self
+        row_of = np.append(np.where(hidden, -1, np.cumsum(~hidden) - 1), -1).astype(np.int32)
+        moved = row_of if self.moved is None else row_of[self.moved]
+        columns = {name: np.ascontiguousarray(values[~hidden]) for name, values in self.columns.items()}
+        return replace(self, columns=columns, moved=moved)
 
 
 def shown_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinetoscope._core as _core
+from kinetoscope.formats.chrome.graph_annotations import GraphAnnotations, annotate
 from kinetoscope.formats.chrome.read import WINDOW
 from kinetoscope.formats.chrome.read_tracks import OWN
 from kinetoscope.formats.chrome.slices import ShownSpans, shown_spans
@@ -175,7 +176,9 @@ def lay_out(trace: TraceData, shown: Mapping[str, NDArray[Any]]) -> LaneTracks:
 
     # A device stream is a row of threads; all its spans are on that stream.
     stream_of = np.full(count, -1, np.int32)
-    stream_of[spans["thread"]] = spans["stream"]
+    for columns in (spans, shown):
+        if "stream" in columns:
+            stream_of[columns["thread"]] = columns["stream"]
 
     names: list[str] = []
     lane_of: list[int] = []
@@ -328,19 +331,30 @@ _IDENTITY = frozenset(
 )
 
 
-def write_chrome_trace(trace: TraceData, path: str | os.PathLike[str], *, identity: bool = True) -> None:
+def write_chrome_trace(
+    trace: TraceData,
+    path: str | os.PathLike[str],
+    *,
+    identity: bool = True,
+    annotations: GraphAnnotations | None = None,
+) -> None:
     """Write a trace for Perfetto, chrome://tracing and tools that read Kineto's traces.
 
     Args:
         trace: The trace.
         path: The file, compressed if its name ends in `.gz` or `.zst`; it appears under its name only when it is complete.
         identity: Whether the command line, the folders of the program, and the name and boot id of the machine are written.
+        annotations: What a program recorded of the nodes of its CUDA graphs.
 
     Raises:
+        ValueError: The stream of an annotation is not a number.
         OSError: The file cannot be written; no partial file remains.
     """
     stacks = shown_frames(trace)
     spans = _numbered_spans(trace, stacks)
+    if annotations is not None:
+        spans.columns.setdefault("external_id", _row_numbers(spans))
+        trace, spans = annotate(trace, spans, annotations)
     tracks = lay_out(trace, spans.columns)
     opening = _described(trace, Path(path), tracks, identity=identity)
     opening += b'"traceEvents":[\n' + (described := _joined(tracks.metadata))
