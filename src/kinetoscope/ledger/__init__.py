@@ -1,4 +1,4 @@
-"""Where the time went: what each nanosecond of a step or request was spent on, and all tables that are sums of it."""
+"""Where the time went: the ledger assigns each nanosecond of a step or request to a cause, and its sums are the time tables."""
 
 __all__ = ["avoidable_work", "breakdown", "ledger", "parts", "requests", "steps"]
 
@@ -9,4 +9,4 @@ TABLES = {
     "requests": "requests",
     "request_names": "requests",
 }
-"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""
+"""The tables that this room makes, and the module of each. The function has the name of the table."""

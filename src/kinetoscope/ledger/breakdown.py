@@ -1,4 +1,4 @@
-"""Where the time of each step went, in parts that add up to it exactly."""
+"""The `breakdown` and `overlap` tables: the parts of each step, which add up to it exactly."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from kinetoscope.model.processes import of_processes
 from kinetoscope.model.trace_data import TraceData
 
 BY = ("step", "trace")
-"""What breakdowns can have a row for."""
+"""The choices of `by`: one row per step, or one for the trace."""
 
 
 def breakdown(trace: TraceData, by: str = "step") -> ArrowTable:
-    """Return the `breakdown` table: where the time of each step, or of the whole trace, went.
+    """Return the `breakdown` table: where the time of each step or of the whole trace went.
 
     Args:
         trace: The trace.
-        by: `step` for one row a step and device; `trace` for one row a device. Without steps both are the same.
+        by: `step` for one row per step and device; `trace` for one row per device. Without steps both are the same.
 
     Returns:
         The table; `docs/tables.md` describes its columns.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has another value.
     """
     return _of_ledgers(trace, "breakdown", by, _breakdown_parts)
 
 
 def _breakdown_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
-    """The kinds and parts of the units of a ledger, and how long nothing was recorded in each while the host was waited for."""
+    """The step kind and the parts of each unit, and the part of its host wait in which nothing was recorded."""
     cells = ledger.cells
     is_unrecorded = (part_of_cells(ledger) == PARTS.index("host_wait_ns")) & (cells.span < 0)
     unrecorded_ns = Groups(cells.step, len(ledger.work)).sums(cells.time_ns, is_unrecorded)
@@ -47,23 +47,23 @@ def _breakdown_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
 
 
 def overlap(trace: TraceData, by: str = "step") -> ArrowTable:
-    """Return the `overlap` table: how much communication and copying overlapped computing.
+    """Return the `overlap` table: how much communication and copying overlapped compute.
 
     Args:
         trace: The trace.
-        by: `step` for one row a step and device; `trace` for one row a device. Without steps both are the same.
+        by: `step` for one row per step and device; `trace` for one row per device. Without steps both are the same.
 
     Returns:
         The table; `docs/tables.md` describes its columns.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has another value.
     """
     return _of_ledgers(trace, "overlap", by, _overlap_parts)
 
 
 def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
-    """The overlap columns of the units of a ledger: what is exposed is their part, and the rest of that work ran beside something else."""
+    """The overlap columns: exposed time is the part of the breakdown; the rest of that work overlapped something else."""
     activity, work, parts = ledger.activity, ledger.work, parts_of_ledger(ledger)
     kinds = {
         "communication": (activity.communication, communication_moments(ledger)),
@@ -72,12 +72,12 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {"compute_ns": parts["compute_ns"]}
     for kind, (ran, exposed) in kinds.items():
         hidden_ns = (ran - exposed).within(work.start_ns, work.end_ns)
-        whole_ns = hidden_ns + parts[f"{kind}_ns"]
+        total_ns = hidden_ns + parts[f"{kind}_ns"]
         columns |= {
-            f"{kind}_ns": whole_ns,
+            f"{kind}_ns": total_ns,
             f"overlapped_{kind}_ns": hidden_ns,
             f"exposed_{kind}_ns": parts[f"{kind}_ns"],
-            f"overlapped_{kind}_percent": percent(hidden_ns, whole_ns),
+            f"overlapped_{kind}_percent": percent(hidden_ns, total_ns),
         }
     return columns
 
@@ -85,7 +85,7 @@ def _overlap_parts(ledger: ProcessLedger) -> dict[str, NDArray[Any]]:
 def _of_ledgers(
     trace: TraceData, table: str, by: str, columns_of: Callable[[ProcessLedger], dict[str, NDArray[Any]]]
 ) -> ArrowTable:
-    """A table with a row for each unit of each device, in order of time: which it is, and columns made from its ledger."""
+    """A table with one row per unit and device, in order of time, and the columns that `columns_of` makes from each ledger."""
     ledgers = device_ledgers(trace, checked_choice("by", by, BY))
     parts = [
         {

@@ -1,9 +1,9 @@
-"""What each nanosecond of a step was spent on, on the thread or device that the step waits for at that moment (`moments`).
+"""The ledger: what each nanosecond of a step was spent on, on the thread or device that the step waits for at that moment (`moments`).
 
-The parts of a step add up to its duration exactly. What an operator needs on this machine is the least time for its operations and bytes
-(`tables.costs.attainable`), and what a call costs, with the Python that issues it; the rest of its time is slow, with its cause where one shows. Of an operator
-that a line calls again and again in a step, one call is needed: it could be one on a whole tensor. A step's floor is what it needs and what it must wait for.
-`analyses.account.accounts` adds what findings say, and is what people see.
+The cells of a step add up to its duration exactly. An operator needs the least time for its operations and bytes on this machine (`tables.costs.attainable`),
+the fixed cost of a call, and the Python that issues it; the rest of its time is slow, with the cause where one shows. If a line calls an operator again and
+again in a step, only one call is needed: one call could process a whole tensor. A step's floor is its needed time plus the waits that it cannot avoid.
+`analyses.account.accounts` adds the findings; users see that.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from kinetoscope.tables.intervals import Intervals
 from kinetoscope.tables.stacks import span_stacks
 
 RECORD_NS = 80
-"""What recording one operator takes at least."""
+"""The least time that recording one operator takes."""
 ISSUING = 15.0
-"""Up to so many times the fixed cost of a call, what runs between two operators issues the next one: Python (attributes, arguments, modules, the optimizer), or the engine
-of autograd. Chosen by the twins of `benchmarks/blind_programs.py`: well-written steps take 1.0 to 1.5 times their floor."""
+"""Time between two operators counts as issuing the next one up to this many times the fixed cost of a call: Python (attributes, arguments, modules, the optimizer) or
+autograd's engine. Calibrated with the twins of `benchmarks/blind_programs.py`: well-written steps take 1.0 to 1.5 times their floor."""
 
 
-# A blocked thread, by what it waits for.
+# The causes of a blocked thread.
 BLOCKED = (Cause.BLOCKED, *(cause for cause in Cause if Cause.LOCK <= cause <= Cause.SYSTEM_CALL))
 
 
 def wait_of(cause: Cause) -> SampleWait:
-    """What a blocked thread waits for, by the cause."""
+    """The `SampleWait` of a cause in `BLOCKED`."""
     return (
         SampleWait(cause - Cause.LOCK + 1) if Cause.LOCK <= cause <= Cause.SYSTEM_CALL else SampleWait.UNKNOWN
     )
@@ -61,18 +61,18 @@ def wait_of(cause: Cause) -> SampleWait:
 
 @dataclass(frozen=True, eq=False)
 class Cells(Columnar):
-    """Parts of steps; those of one step add up to its duration.
+    """Slices of the time of steps; the cells of one step add up to its duration.
 
     Attributes:
-        step: The place of the step in the units of work of its process.
+        step: The index of the step in the units of work of its process.
         entry: An `Entry`.
         cause: A `Cause`.
-        span: A span that shows it, -1 without.
-        name: The name of the operator by its row in the strings, -1 without.
-        stack: The row of the stack of the line, -1 without.
-        module: The row of the module, -1 outside all.
-        count: Of how many calls or stretches it is.
-        time_ns: How long.
+        span: An example span, -1 for none.
+        name: The row of the operator's name in the strings, -1 for none.
+        stack: The row of the Python stack, -1 for none.
+        module: The row of the module, -1 outside of modules.
+        count: The number of calls or stretches that the cell sums up.
+        time_ns: The time of the cell.
     """
 
     step: Rows
@@ -89,7 +89,7 @@ class Cells(Columnar):
     def of(
         cls, step: Rows, entry: Entry, cause: Cause | NDArray[Any], time_ns: Rows, **more: Rows | int
     ) -> Cells:
-        """Cells of one entry, those without time left out; what is not given is -1, and of one stretch each."""
+        """Cells of one entry, without those of zero time; columns not in `more` are -1, and `count` is 1."""
         count = len(step)
         columns: dict[str, Any] = {"span": -1, "name": -1, "stack": -1, "module": -1, "count": 1} | more
         columns |= {"step": step, "entry": int(entry), "cause": cause, "time_ns": time_ns}
@@ -103,12 +103,12 @@ class Cells(Columnar):
 
     @property
     def needed_ns(self) -> Rows:
-        """The part of each cell's time that is floor: all of what operators need and of waits that the unit cannot do without, nothing of the rest."""
+        """The time of each cell that belongs to the floor: needed work and unavoidable waits count in full, everything else is 0."""
         must_wait = (self.entry == Entry.WAITING) & np.isin(self.cause, FLOOR_WAITS)
         return np.where((self.entry == Entry.NEEDED) | must_wait, self.time_ns, 0)
 
     def whole_parts(self, rows: Rows) -> tuple[Rows, Rows]:
-        """The entry and the cause of some cells, with what runs between operators as one: the part of it that is needed and the rest are both Python, or autograd's engine."""
+        """The entry and cause of some cells, where the needed and the other time between operators count as one: Python or autograd's engine."""
         entry, cause = self.entry[rows], self.cause[rows]
         between = (entry == Entry.NEEDED) & (self.name[rows] < 0)
         python, engine = between & (cause == Cause.CALL), between & (cause == Cause.AUTOGRAD)
@@ -118,12 +118,12 @@ class Cells(Columnar):
 
 @dataclass(frozen=True, eq=False)
 class ProcessLedger(WorkMoments):
-    """The ledger of the units of work of one process, on one device or, where it used none, on its host; start-up included.
+    """The ledger of the units of work of one process on one device, or on its host if it used none; includes start-up.
 
     Attributes:
-        cells: What the time was spent on; those of a unit, by its place in `work`, add up to its duration.
-        processor_share: For each unit the share of what needs a CPU core, needed work left out, that was spent without one.
-        waits_of_work_ns: For each unit what of its wait for a CPU core was taken out of operators; the rest was taken out of what runs between them.
+        cells: Where the time went; the cells of a unit, by its index in `work`, add up to its duration.
+        processor_share: For each unit, the time without a CPU core as a fraction of the time that needs one, needed work excluded.
+        waits_of_work_ns: For each unit, the part of its wait for a CPU core that was subtracted from operators; the rest came from time between them.
     """
 
     cells: Cells
@@ -142,40 +142,40 @@ class ProcessLedger(WorkMoments):
 
     @property
     def duration_ns(self) -> Rows:
-        """How long each step took."""
+        """The duration of each unit."""
         return self.work.duration_ns
 
     @cached_property
     def counted(self) -> Mask:
-        """Which steps count: start-up is left out."""
+        """Whether each unit counts; start-up does not."""
         return ~self.work.is_start_up
 
     @cached_property
     def counted_step(self) -> Rows:
-        """For each step its place among those that count; -1 for the others."""
+        """The index of each unit among those that count; -1 for start-up."""
         return np.where(self.counted, np.cumsum(self.counted) - 1, -1)
 
     @cached_property
     def entry_ns(self) -> Rows:
-        """For each step the time of each entry."""
+        """The time of each unit in each `Entry`."""
         shape = (len(self.work), len(Entry))
         by_entry = Groups.cells(self.cells.step, self.cells.entry, shape)
         return by_entry.sums(self.cells.time_ns)
 
     @cached_property
     def floor_ns(self) -> Rows:
-        """The floor of each unit: what it needs, and what it must wait for."""
+        """The floor of each unit: needed work plus unavoidable waits."""
         return Groups(self.cells.step, len(self.work)).sums(self.cells.needed_ns)
 
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """What findings say that a program can leave out. Each has an entry for every span, and 0 at the end for no span.
+    """Work that findings call avoidable. Each array has one entry per span, and a 0 at the end for "no span".
 
     Attributes:
-        part: Which part of the work, from 0 to 1.
-        part_of_calls: Which part of what issues it.
-        why: A `Cause` for it.
+        part: The avoidable fraction of the span's work, from 0 to 1.
+        part_of_calls: The avoidable fraction of the Python that issues it.
+        why: The `Cause`.
     """
 
     part: NDArray[np.float64]
@@ -185,9 +185,9 @@ class LeftOut:
 
 @derived
 def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
-    """The ledger of each process with steps, on the device that works most, or, where none has any, of those with requests, else of what was recorded of each.
+    """The ledger of each process on its busiest device: of its steps, or of requests if no process has steps, or else of the whole recording.
 
-    By the trace alone: without what findings say.
+    It comes from the trace alone, without findings.
     """
     unit = units_of_work(trace).unit
     if unit.overlaps:
@@ -199,30 +199,30 @@ def raw_ledger(trace: TraceData) -> list[ProcessLedger]:
 
 
 def ledger_of_process(ledgers: list[ProcessLedger], process: int) -> ProcessLedger | None:
-    """The ledger of a process, a row of `processes`; None where it has none."""
+    """The ledger of a process, a row of `processes`; None if it has none."""
     return next((ledger for ledger in ledgers if ledger.process == process), None)
 
 
 def ledger_of(
     moments: WorkMoments, left_out: LeftOut | None = None, raw: ProcessLedger | None = None
 ) -> ProcessLedger:
-    """Divide the moments of units of work into what was needed, and why the rest was spent.
+    """Divide the moments of units of work into needed time and the causes of the rest.
 
     Args:
         moments: The moments.
-        left_out: What findings say that the program can leave out; None for nothing.
+        left_out: The work that findings call avoidable; None for none.
         raw: With `left_out`, the ledger without it.
     """
-    every = np.arange(len(moments.work))
+    units = np.arange(len(moments.work))
     cells = Cells.joined([
         _cells(moments, left_out),
-        *(Cells.of(every, Entry.WAITING, cause, time_ns) for cause, time_ns in moments.suspended.items()),
+        *(Cells.of(units, Entry.WAITING, cause, time_ns) for cause, time_ns in moments.suspended.items()),
     ])  # fmt: skip
     return _without_processor(cells, moments, raw)
 
 
-# What the moments were spent on. Those of the categories that are missing here are divided further.
-_WHOLE = {
+# The categories whose moments become one entry and cause. All others are divided further.
+_UNDIVIDED = {
     Category.GARBAGE_COLLECTION: (Entry.GARBAGE_COLLECTION, Cause.NONE),
     Category.PROFILER: (Entry.PROFILER, Cause.NONE),
     Category.COMPILING: (Entry.COMPILING, Cause.NONE),
@@ -238,7 +238,7 @@ _WHOLE = {
 def _cells(moments: WorkMoments, left_out: LeftOut | None) -> Cells:
     trace, pieces = moments.work.trace, moments.moments
     return Cells.joined([
-        *(_simple(pieces, category, *spent) for category, spent in _WHOLE.items()),
+        *(_simple(pieces, category, *spent) for category, spent in _UNDIVIDED.items()),
         *_python(trace, pieces, left_out),
         *_of_operators(trace, pieces, left_out, on_device=moments.on_device),
         *_of_kernels(trace, pieces, left_out),
@@ -248,7 +248,7 @@ def _cells(moments: WorkMoments, left_out: LeftOut | None) -> Cells:
 def _simple(
     pieces: MomentRows, chosen: Category | Mask, entry: Entry, cause: Cause, of_each_ns: Rows | None = None
 ) -> Cells:
-    """The pieces of which no more is known, one cell a step; of each all of its time, or so much."""
+    """One cell per step for the chosen moments, with all of their time or `of_each_ns`."""
     rows = np.flatnonzero(pieces.category == chosen if isinstance(chosen, Category) else chosen)
     steps, step = np.unique(pieces.unit[rows], return_inverse=True)
     by_step = Groups(step, len(steps))
@@ -257,7 +257,7 @@ def _simple(
 
 
 def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
-    """Time between operators: of each kind of gap, in each step, what its shares say. A part of it issues the next operator."""
+    """Time between operators: each kind of gap in each step is divided by its shares. A part of it issues the next operator."""
     between = gaps(trace)
     gap = pieces.category == Category.PYTHON
     in_backward = np.zeros(len(gap), bool)
@@ -294,7 +294,7 @@ def _python(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> l
 
 
 def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOut | None) -> Rows:
-    """What of each piece between operators issues the next operator: nothing behind an operator of a loop or one that could be left out."""
+    """The time of each gap that issues the next operator. After a repeated call of a loop it is 0; after avoidable work it is reduced."""
     all_gaps = gaps(trace)
     part = np.minimum(1.0, ISSUING * rates_of(trace).fixed_ns / np.maximum(all_gaps.stretch_ns, 1))
     part[called_again(trace)[all_gaps.before]] = 0.0
@@ -308,13 +308,13 @@ def _issues_ns(trace: TraceData, pieces: MomentRows, gap: Mask, left_out: LeftOu
 def _of_operators(
     trace: TraceData, pieces: MomentRows, left_out: LeftOut | None, *, on_device: bool
 ) -> list[Cells]:
-    """What operators of the host took: what they need, what calling them costs, what is not needed, and the rest."""
+    """The cells of host operators: needed time, call costs, avoidable work, and the rest. On a device, all of their time is launch latency."""
     spans = trace.columns("spans")
     rows = np.flatnonzero(pieces.category == Category.OPERATOR)
     owner, step = pieces.of[rows], pieces.unit[rows]
     counted = _counted_around(trace)[owner]
     row = np.where(counted >= 0, counted, owner)
-    # The pieces of an operator whose cost counts follow each other. One that is made of others is several runs, of which the first is its call.
+    # Consecutive pieces with the same counted operator form a run. A composite operator has several runs; the first contains its call.
     runs = Groups.runs(row, step)
     span, step = row[runs.first], step[runs.first]
     time_ns = runs.sums(pieces.time_ns[rows])
@@ -327,7 +327,7 @@ def _of_operators(
 def _divided_operators(
     trace: TraceData, span: Rows, time_ns: Rows, calls: Rows, left_out: LeftOut | None
 ) -> list[tuple[Entry, NDArray[Any], Rows]]:
-    """Divide the time of operators, one entry after the other from what is left of it: each entry, its causes, and its times."""
+    """Divide the time of operators: one entry after the other takes its amount from what is left. Return entries with causes and times."""
     costs, rates, waste = costs_of(trace), rates_of(trace), waste_of(trace)
     counts, wasted, why = costs.counted.counts[span], waste.part[span], waste.why[span]
     if left_out is not None:
@@ -338,7 +338,7 @@ def _divided_operators(
     left = time_ns.copy()
 
     def take(entry: Entry, cause: Cause | NDArray[Any], amount: NDArray[Any]) -> None:
-        # Most traces have nothing of some entries.
+        # Most traces lack some entries.
         if amount.any():
             taken = np.minimum(left, amount.astype(np.int64, copy=False))
             np.subtract(left, taken, out=left)
@@ -359,13 +359,13 @@ def _divided_operators(
 
 @derived
 def _calls_other_ranks(trace: TraceData) -> Mask:
-    """Which spans are operators that call other ranks, and wait for them where they are not asynchronous."""
+    """Spans on the host that call a collective, and wait for other ranks unless they are asynchronous."""
     is_named = spans_named(trace, lambda text: text.startswith(ASKING))
     return np.asarray(is_named & (trace.column("spans", "stream") < 0))
 
 
 def communication_moments(moments: WorkMoments) -> Intervals:
-    """When units of work waited for communication: it ran, or an operator that calls other ranks did."""
+    """When units of work waited for communication: a collective ran, or an operator that calls one did."""
     pieces, asks = moments.moments, np.zeros(len(moments.moments.unit), bool)
     if not moments.on_device:
         operators = pieces.category == Category.OPERATOR
@@ -376,7 +376,7 @@ def communication_moments(moments: WorkMoments) -> Intervals:
 def _grouped(
     trace: TraceData, step: Rows, span: Rows, parts: list[tuple[Entry, NDArray[Any], Rows]]
 ) -> list[Cells]:
-    """Add up parts of operators that have the step, the operator, the line, the module and the causes in common."""
+    """Add up the parts of operators by step, operator name, stack, module and causes."""
     spans = trace.columns("spans")
     stack = span_stacks(trace)[span]
     keys = [step.astype(np.int32), spans["name"][span], stack, spans["module"][span]]
@@ -400,14 +400,14 @@ def _grouped(
 
 @derived
 def _counted_around(trace: TraceData) -> Rows:
-    """For each span the operator whose cost counts for it: itself or one around it; -1 where none does."""
+    """For each span the operator whose cost covers it: the span itself or the nearest such ancestor; -1 for none."""
     spans = trace.columns("spans")
     counted = _core.nearest_marked(spans["parent"], spans["depth"], costs_of(trace).counted.counts)
     return counted.astype(np.int64)
 
 
 def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) -> list[Cells]:
-    """What kernels of a device took: what their operators need at the peak of the device, and the rest."""
+    """The cells of device kernels: the time that their operators need at the peak of the device, and the rest."""
     rows = np.flatnonzero(pieces.category == Category.KERNEL)
     if len(rows) == 0:
         return []
@@ -448,23 +448,23 @@ def _of_kernels(trace: TraceData, pieces: MomentRows, left_out: LeftOut | None) 
     ])  # fmt: skip
 
 
-# Shorter kernels show no rate of memory.
+# Shorter kernels do not show the memory bandwidth.
 _LEAST_FOR_A_RATE_NS = 20_000
-# From these the time without a processor is taken, from each the same share; and from what calls cost.
+# Time without a CPU core is subtracted from these entries and from call costs, from each in proportion.
 _OF_PROCESSOR = tuple(entry for entry in Entry if entry not in (Entry.NEEDED, Entry.WAITING))
 
 
 def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | None) -> ProcessLedger:
-    """Take the time without a CPU core out of what needs one: out of work that is needed only what is left.
+    """Subtract the time without a CPU core from the cells that need one: first from time that is not needed, then from needed work.
 
     Args:
-        cells: The parts of the units.
-        moments: Their moments, with how long each had no CPU core.
-        raw: The ledger without what findings say, which decides what of the waits operators lose, and what Python does; None for itself.
+        cells: The cells of the units.
+        moments: Their moments, with each unit's time without a CPU core.
+        raw: The ledger without findings, which decides how much of the wait operators lose and how much Python loses; None if this is it.
     """
     waited_ns = moments.processor_wait_ns
     of_moments: dict[str, Any] = {field.name: getattr(moments, field.name) for field in fields(WorkMoments)}
-    # A device computes on when the host has no core.
+    # Kernels continue when the host has no core.
     on_host = (
         np.full(len(cells.span), not moments.on_device) | (cells.span < 0) | (cells.cause == Cause.LAUNCH)
     )
@@ -484,7 +484,6 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
             before_ns = by_unit.sums(cells.time_ns, first & mask)
             taken += _taken(cells, first & mask, amount_ns)
             taken += _taken(cells, second & mask, np.maximum(amount_ns - before_ns, 0))
-    # What is taken out whole is no part any more.
     left_over = replace(cells, time_ns=cells.time_ns - taken)
     left_over = left_over[left_over.time_ns > 0]
     waits_ns = by_unit.sums(taken)
@@ -499,7 +498,7 @@ def _without_processor(cells: Cells, moments: WorkMoments, raw: ProcessLedger | 
 
 
 def _taken(cells: Cells, chosen: Mask, amount_ns: Rows) -> Rows:
-    """What each chosen cell loses so that those of a step lose the amount, or all that they have, each the same share."""
+    """The time that each chosen cell loses, in proportion, so that the cells of a step together lose `amount_ns` or all they have."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(cells.step[rows], kind="stable")]
     steps, group = np.unique(cells.step[rows], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Which moment of a unit of work belongs to what: to the work of the thread or device that the unit waits for at that moment."""
+"""The moments of a unit of work: at each moment, the span or gap on the thread or device that the unit waits for."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from kinetoscope.tables.windows import Activity, activities, owned
 
 
 class Columnar:
-    """A dataclass of columns that have equal lengths."""
+    """A dataclass whose fields are columns of equal length."""
 
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
-        """Return the rows of all parts, those of one part after those of the other."""
+        """Concatenate the rows of all parts."""
         names = [field.name for field in fields(cast("Any", cls))]
         none = [np.zeros(0, np.int64)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts] or none) for name in names))
@@ -52,7 +52,7 @@ class Columnar:
 
 
 class Category(IntEnum):
-    """What a moment belongs to."""
+    """The kinds of moments."""
 
     UNKNOWN = 0
     GARBAGE_COLLECTION = 1
@@ -74,7 +74,7 @@ _OF_DEVICE = (Category.KERNEL, Category.COMMUNICATION, Category.COPY)
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """Stretches of time in order that do not overlap, and what each is of: a span, or a gap; -1 for none."""
+    """Sorted, disjoint stretches of time, and the span or gap that each belongs to; -1 for none."""
 
     category: Category
     start_ns: Rows
@@ -87,11 +87,11 @@ class MomentRows(Columnar):
     """Stretches of time in which a unit of work waits for one thing.
 
     Attributes:
-        unit: The unit, by its place.
+        unit: The index of the unit.
         category: A `Category`.
-        of: The row of the span or, of `PYTHON`, the row in `gaps` that each belongs to; -1 for none.
-        start_ns: When each begins.
-        time_ns: How long it is.
+        of: The row of the span or, for `PYTHON`, of the gap; -1 for none.
+        start_ns: The start.
+        time_ns: The duration.
     """
 
     unit: Rows
@@ -103,7 +103,7 @@ class MomentRows(Columnar):
 
 @dataclass(frozen=True, eq=False)
 class _Stretches:
-    """Stretches of time on one thread, and the unit that each is of, by its place."""
+    """Stretches of time on one thread, and the index of the unit that each belongs to."""
 
     unit: Rows
     start_ns: Rows
@@ -112,15 +112,15 @@ class _Stretches:
 
 @dataclass(frozen=True, eq=False)
 class WorkMoments:
-    """The moments of the units of work of one process, by what they wait for: on one device, or on its host where it used none.
+    """The moments of the units of work of one process, on one device or, if it used none, on its host.
 
     Attributes:
-        work: The units; their places are what `moments.unit` says.
-        activity: What the device and its host did.
-        thread: The thread that runs them, -1 where it is unknown.
-        moments: What each moment belongs to; those of a unit add up to its duration, with what it was `suspended`.
-        processor_wait_ns: For each unit how long its thread had no CPU core while the unit waited for it.
-        suspended: For each reason why requests ran on no thread, how long each did not.
+        work: The units; `moments.unit` indexes them.
+        activity: The activity of the device and its host.
+        thread: The thread that runs the units, -1 if unknown.
+        moments: The moments; those of a unit and its `suspended` times add up to its duration.
+        processor_wait_ns: For each unit, how long its thread had no CPU core while the unit waited for the thread.
+        suspended: For each cause why requests ran on no thread, the time of each request.
     """
 
     work: UnitsOfWork
@@ -132,7 +132,7 @@ class WorkMoments:
 
     @property
     def on_device(self) -> bool:
-        """Whether a device computes, rather than the host."""
+        """Whether the units run on a device rather than the host."""
         return self.activity.device is not None
 
     def when(self, chosen: Category | Mask) -> Intervals:
@@ -143,7 +143,7 @@ class WorkMoments:
 
 
 def busiest_of_processes(all_activities: Iterable[Activity]) -> dict[ProcessRow, Activity]:
-    """For each process, a row of `processes`, that of some activities whose device or host computes longest."""
+    """For each process, a row of `processes`, the activity with the most compute time."""
     busiest: dict[ProcessRow, Activity] = {}
     for activity in all_activities:
         process = activity.owner.process
@@ -154,7 +154,7 @@ def busiest_of_processes(all_activities: Iterable[Activity]) -> dict[ProcessRow,
 
 @derived
 def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
-    """The moments of each process and device by step or, where the process has none or `by` is `trace`, of all that was recorded of it."""
+    """The moments of each process and device by step; of the whole recording if the process has no steps or `by` is `trace`."""
     thread_of_step = np.append(trace.column("spans", "thread"), -1)[trace.column("steps", "span")]
     listed = []
     for activity in activities(trace):
@@ -172,7 +172,7 @@ def moments_of_steps(trace: TraceData, by: str = "step") -> list[WorkMoments]:
 
 @derived
 def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[WorkMoments]:
-    """The moments of the requests of each process, on its busiest device or its host; with `unfinished`, also of those that did not begin and end in the recording."""
+    """The moments of the requests of each process, on its busiest device or its host; `unfinished` adds those that extend beyond the recording."""
     work = requests_as_work(trace, unfinished=unfinished)
     if len(work) == 0:
         return []
@@ -185,7 +185,7 @@ def moments_of_requests(trace: TraceData, *, unfinished: bool = False) -> list[W
 
 
 def _of_requests(trace: TraceData, work: UnitsOfWork, activity: Activity) -> WorkMoments:
-    """The moments of the requests of one process: on each thread those in which it worked for them."""
+    """The moments of the requests of one process, from all threads that worked for them."""
     requests = requests_of(trace)
     unit_of = np.full(len(requests), -1)
     unit_of[work.row] = np.arange(len(work))
@@ -209,7 +209,7 @@ def _of_requests(trace: TraceData, work: UnitsOfWork, activity: Activity) -> Wor
 def _processor_waits(
     trace: TraceData, activity: Activity, moments: MomentRows, thread: int, stretches: _Stretches
 ) -> Rows:
-    """How long a thread had no CPU core in each stretch, at moments that belong to the host."""
+    """How long a thread had no CPU core in each stretch, counting only moments of the host."""
     elsewhere = _WAITS_OF_HOST if activity.device is None else (*_WAITS_OF_HOST, *_OF_DEVICE)
     host = ~np.isin(moments.category, elsewhere)
     ran = Intervals.of(moments.start_ns[host], moments.start_ns[host] + moments.time_ns[host])
@@ -217,7 +217,7 @@ def _processor_waits(
 
 
 def _thread(trace: TraceData, work: UnitsOfWork, activity: Activity) -> int:
-    """The thread that runs the steps of a process or, without steps, the one that ran most."""
+    """The thread that runs the steps of a process or, without steps, the one with the most operator time; -1 if it ran none."""
     spans = trace.columns("spans")
     marks = np.append(trace.column("steps", "span"), -1)[work.row]
     marked = spans["thread"][marks[marks >= 0]]
@@ -229,7 +229,7 @@ def _thread(trace: TraceData, work: UnitsOfWork, activity: Activity) -> int:
     return by_thread.largest(spans["self_ns"][rows]) if len(rows) else -1
 
 
-# Layers of stretches of time, of which the first that has a moment counts.
+# At each moment, the first layer with a stretch there wins.
 
 
 def _layer(category: Category, when: Intervals) -> _Layer:
@@ -252,7 +252,7 @@ def _moments(layers: list[_Layer], stretches: _Stretches) -> MomentRows:
 def _layers(
     trace: TraceData, work: UnitsOfWork, activity: Activity, in_steps: Intervals, thread: int
 ) -> list[_Layer]:
-    """What a moment of a step or of a recording can belong to, in order of precedence."""
+    """The layers of a step or a recording, in order of precedence."""
     host = activity.host
     loading = _layer(Category.DATA_LOADING, host.loading)
     operators = [_innermost_operators(trace, thread), _other_threads(trace, activity, thread)]
@@ -264,7 +264,7 @@ def _layers(
     marked = host.ranges | host.sampled | in_steps
     between = [_between(trace, thread), _layer(Category.RUNNING, marked)]
     if work.unit is not Unit.STEP and not (trace.column("samples", "thread") == thread).any():
-        # Outside of steps nothing says that the program runs: no call, no range, no step, and no samples of the thread.
+        # Outside of steps nothing shows that the program runs unless there is a call, a range, a step or a sample of the thread.
         unseen = Intervals.of(work.start_ns, work.end_ns) - (host.calls | marked)
         between.insert(0, _layer(Category.UNKNOWN, unseen))
     if activity.device is None:
@@ -276,7 +276,7 @@ def _layers(
 
 
 def _layers_of_requests(trace: TraceData, activity: Activity, thread: int) -> list[_Layer]:
-    """The same of the requests on a thread: other threads, and what they started on a device, work for other requests."""
+    """The layers of requests on a thread. Other threads, and the device work that they launched, belong to other requests."""
     host = [*_pauses(trace, thread), _innermost_operators(trace, thread), _between(trace, thread)]
     if activity.device is None:
         return [*host[:-1], _layer(Category.COMMUNICATION, activity.communication), host[-1]]
@@ -291,7 +291,7 @@ def _layers_of_requests(trace: TraceData, activity: Activity, thread: int) -> li
 
 
 def _pauses(trace: TraceData, thread: int) -> list[_Layer]:
-    """When a thread collected garbage, recorded, or compiled."""
+    """When a thread collected garbage, spent time in the profiler, or compiled."""
     spans = trace.columns("spans")
     collections, overhead = (
         np.flatnonzero(chosen & (spans["thread"] == thread))
@@ -324,7 +324,7 @@ def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
     start = spans["start_ns"][rows]
     edges = distinct_sorted(np.concatenate((start, start + spans["duration_ns"][rows])))
     inside = _core.running_at(spans["start_ns"], spans["duration_ns"], spans["parent"], rows, edges[:-1])
-    # Time of a range inside an operator is that operator's.
+    # A range inside an operator counts for that operator.
     is_work = np.append(is_operator(spans["kind"]) | _is_other_work(spans["kind"]), False)
     above = np.append(_core.nearest_marked(spans["parent"], spans["depth"], is_work[:-1]), np.int32(-1))
     owner = above[inside].astype(np.int64)
@@ -333,14 +333,14 @@ def _innermost_operators(trace: TraceData, thread: int) -> _Layer:
 
 
 def _is_other_work(kind: NDArray[np.uint8]) -> Mask:
-    """Calls of a device's runtime and what else runs on the host without being an operator or a range; collectives that the host carries out are communication."""
+    """Runtime calls and other host work that is no operator or range. Collectives on the host are excluded: they are communication."""
     return np.asarray(
         (kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD) & (kind != SpanKind.COLLECTIVE)
     )
 
 
 def _work_on(trace: TraceData, thread: int) -> Rows:
-    """What ran on a thread of the host and nests, ranges and steps left out, in order."""
+    """The properly nested host spans of a thread, without ranges and steps."""
     spans = trace.columns("spans")
     kind = spans["kind"]
     chosen = host_work(trace, with_steps=False).mask & (spans["thread"] == thread) & (spans["lane"] == 0)
@@ -350,7 +350,7 @@ def _work_on(trace: TraceData, thread: int) -> Rows:
 
 
 def _other_threads(trace: TraceData, activity: Activity, thread: int) -> _Layer:
-    """Operators and runtime calls on other threads of a process, such as backward's for a device, or that do not nest; the one that began first has a moment."""
+    """Operators and runtime calls on other threads of the process, such as the backward thread of a device, or in extra lanes."""
     spans = trace.columns("spans")
     elsewhere = (spans["thread"] != thread) | (spans["lane"] > 0)
     chosen = host_work(trace, with_steps=False).mask & elsewhere & (spans["stream"] < 0)
@@ -360,7 +360,7 @@ def _other_threads(trace: TraceData, activity: Activity, thread: int) -> _Layer:
 
 
 def _kernels(trace: TraceData, activity: Activity, thread: int | None = None) -> _Layer:
-    """The kernels of a device that compute, or those that a thread launched; the one that began first has a moment."""
+    """The compute kernels of a device, or those of them that a thread launched."""
     work = device_work(trace)
     is_chosen = np.array([device == activity.device for device in work.devices], dtype=bool)[work.device]
     is_chosen &= work.category == WorkCategory.COMPUTE
@@ -370,7 +370,7 @@ def _kernels(trace: TraceData, activity: Activity, thread: int | None = None) ->
 
 
 def _first_come(trace: TraceData, category: Category, rows: Rows) -> _Layer:
-    """A layer of spans that may overlap: a moment belongs to the span that began first."""
+    """A layer of spans that may overlap: the one that started first wins."""
     spans = trace.columns("spans")
     rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
     start = spans["start_ns"][rows]

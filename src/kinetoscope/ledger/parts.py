@@ -1,4 +1,4 @@
-"""What units of work spend their time on, in few parts that add up to each of them: sums of the ledger, and the one source of all shares of time that people see."""
+"""The parts of steps and requests: sums of the ledger that add up to each unit, and the only source of the time shares that users see."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PARTS = (
     "compute_ns", "communication_ns", "copy_ns", "data_wait_ns", "device_wait_ns", "host_wait_ns", "blocked_ns", "garbage_ns",
     "processor_wait_ns", "idle_ns",
 )  # fmt: skip
-"""The parts of a unit of work; together they are its duration. `docs/devices.md` says which moment counts for which."""
+"""The parts of a unit of work, which add up to its duration. `docs/devices.md` defines them."""
 SUSPENDED = {"executor_ns": Cause.EXECUTOR, "others_ns": Cause.OTHERS, "waiting_ns": Cause.AWAITED}
-"""The parts that requests have beside them: why they ran on no thread."""
+"""Additional parts of requests: why they ran on no thread."""
 REQUEST_PARTS = (*PARTS, *SUSPENDED)
 
 _OF_WAITS = {
@@ -36,12 +36,12 @@ _ON_HOST = {"compute_ns": "operators", "host_wait_ns": "Python"}
 
 
 def part_names(on_host: bool, parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
-    """What parts are called; the host does not wait for itself."""
+    """The names of parts for display. On the host, compute is operators and the host wait is Python."""
     return tuple(_ON_HOST[name] if on_host and name in _ON_HOST else part_words(name) for name in parts)
 
 
 def part_of_cells(ledger: ProcessLedger) -> Rows:
-    """For each cell of a ledger its part, a place in `REQUEST_PARTS`."""
+    """For each cell of a ledger its part, as an index in `REQUEST_PARTS`."""
     cells, on_device = ledger.cells, ledger.on_device
     waiting = np.full(len(Cause), REQUEST_PARTS.index("host_wait_ns"))
     for cause, name in _OF_WAITS.items():
@@ -57,7 +57,7 @@ def part_of_cells(ledger: ProcessLedger) -> Rows:
 
 
 def parts_of_ledger(ledger: ProcessLedger) -> dict[str, Rows]:
-    """For each of `REQUEST_PARTS` how long each unit spends on it: together its duration."""
+    """The time of each unit in each of `REQUEST_PARTS`; the parts add up to its duration."""
     shape = (len(REQUEST_PARTS), len(ledger.work))
     by_part = Groups.cells(part_of_cells(ledger), ledger.cells.step, shape)
     return dict(zip(REQUEST_PARTS, by_part.sums(ledger.cells.time_ns), strict=True))
@@ -65,7 +65,7 @@ def parts_of_ledger(ledger: ProcessLedger) -> dict[str, Rows]:
 
 @derived
 def device_ledgers(trace: TraceData, by: str = "step") -> list[ProcessLedger]:
-    """The ledger of each device of each process, or of its host where it used none, by step, or with `trace` of all that was recorded."""
+    """The ledger of each device of each process, or of the host if it used none; by step or, with `trace`, of the whole recording."""
     busiest = raw_ledger(trace) if by == "step" else []
     made = {id(ledger.moments): ledger for ledger in busiest}
     return [made.get(id(moments.moments)) or ledger_of(moments) for moments in moments_of_steps(trace, by)]
@@ -73,7 +73,7 @@ def device_ledgers(trace: TraceData, by: str = "step") -> list[ProcessLedger]:
 
 @derived
 def step_parts(trace: TraceData) -> dict[str, Rows]:
-    """What each step spends its time on, on the device on which its process works most: for each of `PARTS` the time of each row of `steps`."""
+    """For each of `PARTS` the time of each row of `steps`, on the busiest device of the step's process."""
     parts = {name: np.zeros(len(trace.columns("steps")), np.int64) for name in PARTS}
     for ledger in raw_ledger(trace) if len(trace.columns("steps")) else ():
         for name, time_ns in parts_of_ledger(ledger).items():
@@ -84,7 +84,7 @@ def step_parts(trace: TraceData) -> dict[str, Rows]:
 
 @derived
 def request_parts(trace: TraceData) -> dict[str, Rows]:
-    """What each request spends its time on: for each of `REQUEST_PARTS` the time of each, also of those that did not end in the recording."""
+    """For each of `REQUEST_PARTS` the time of each request, including unfinished ones."""
     parts = {name: np.zeros(len(requests_of(trace)), np.int64) for name in REQUEST_PARTS}
     for moments in moments_of_requests(trace, unfinished=True):
         for name, time_ns in parts_of_ledger(ledger_of(moments)).items():
@@ -93,7 +93,7 @@ def request_parts(trace: TraceData) -> dict[str, Rows]:
 
 
 def parts_of_units(ledger: ProcessLedger) -> dict[str, Rows]:
-    """For each part that a ledger has, in words, how long each unit spends on it: together its duration; no parts of a recording."""
+    """The time of each unit in each part, by the part's display name; empty if the unit is the whole recording."""
     if not ledger.work.unit.repeats:
         return {}
     names = REQUEST_PARTS if ledger.work.unit.overlaps else PARTS
@@ -104,14 +104,14 @@ def parts_of_units(ledger: ProcessLedger) -> dict[str, Rows]:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the step time of a process went on one device, start-up left out.
+    """Where the step time of a process went on one device, without start-up.
 
     Attributes:
         process: The row of the process in `processes`, -1 in a trace of one process.
-        rank: Its rank, -1 where it is not known.
-        device: The device, or `cpu` where the process used none.
-        steps: How many steps that is; 0 where the process has none, and all that was recorded of it counts.
-        duration_ns: How long they took: the sum of the parts.
+        rank: Its rank, -1 if unknown.
+        device: The device, or `cpu` if the process used none.
+        steps: The number of steps; 0 if the process has none and its whole recording counts.
+        duration_ns: The total duration of the steps: the sum of the parts.
         parts_ns: The time of each of `PARTS`.
     """
 
@@ -124,18 +124,18 @@ class StepTime:
 
     @cached_property
     def working_ns(self) -> int:
-        """The time in which the device worked: computed, communicated or copied; on the host, the time in operators."""
+        """The time in which the device computed, communicated or copied."""
         return sum(self.parts_ns[:3])
 
     def named_parts(self) -> list[tuple[str, int]]:
-        """The parts that took time by their names, the longest first."""
+        """The names and times of the parts that took time, longest first."""
         parts = zip(part_names(self.device == "cpu"), self.parts_ns, strict=True)
         return sorted(((name, part_ns) for name, part_ns in parts if part_ns), key=lambda part: -part[1])
 
 
 @derived
 def step_time(trace: TraceData) -> list[StepTime]:
-    """Where the step time of each process and device went."""
+    """The step time of each process and device."""
     times = []
     for ledger in device_ledgers(trace):
         parts, counted = parts_of_ledger(ledger), ledger.counted
@@ -154,7 +154,7 @@ def step_time(trace: TraceData) -> list[StepTime]:
 
 
 def busiest_places(trace: TraceData) -> dict[ProcessRow, StepTime]:
-    """For each process, by its row in `processes`, the device on which it worked most."""
+    """The step time of each process on its busiest device, by row in `processes`."""
     busiest: dict[ProcessRow, StepTime] = {}
     for step in step_time(trace):
         if step.working_ns >= busiest.setdefault(step.process, step).working_ns:

@@ -1,4 +1,4 @@
-"""The tables of requests: how long each took, and on what."""
+"""The tables of requests: how long each took, and where the time went."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def request_names(trace: TraceData) -> ArrowTable:
         trace: The trace.
 
     Returns:
-        The table, of requests that began and ended in the recording; `docs/tables.md` describes its columns.
+        The table of requests that began and ended in the recording; `docs/tables.md` describes its columns.
     """
     marked, parts = requests_of(trace), request_parts(trace)
     duration = marked.end_ns - marked.start_ns

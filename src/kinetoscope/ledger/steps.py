@@ -1,4 +1,4 @@
-"""The steps of the program."""
+"""The `steps` table."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from kinetoscope.tables.windows import host_owners, owned
 def steps(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
     """Return the `steps` table.
 
-    The three phases are sums of self times on all threads, as `phase_times` returns them; several busy threads can add up to more than
-    the duration. The parts from `compute_ns` to `idle_ns` add up to it: they are those of
-    `breakdown` for the device on which the process works most.
+    The three phases sum self times over all threads (`phase_times`), so several busy threads can exceed the duration.
+    The parts from `compute_ns` to `idle_ns` add up to it: they are those of `breakdown` for the busiest device of the process.
 
     Args:
         trace: The trace.
@@ -70,10 +69,10 @@ def steps(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
 
 @derived
 def phase_times(trace: TraceData) -> Rows:
-    """The self time of each span that counts for its phase.
+    """The self time that each span adds to its phase.
 
-    What runs while a batch is waited for counts for none, nor does a range while it waits for backward on another thread, nor the range of
-    an optimizer's step while it runs a closure: what that runs counts itself.
+    Three things add nothing: spans that run while the loop waits for a batch, a range while backward runs on another thread,
+    and the range of an optimizer step while its closure runs, whose operators count for themselves.
     """
     phase_ns = np.where(in_waits(trace), 0, trace.column("spans", "self_ns"))
     spans = trace.columns("spans")
@@ -86,7 +85,7 @@ def phase_times(trace: TraceData) -> Rows:
     is_range = (spans["kind"] == SpanKind.USER_ANNOTATION) & (spans["phase"] != Phase.BACKWARD)
 
     def leave_out(moments: Intervals, ranges: Rows, inner: Rows) -> None:
-        """Subtract some moments from the self times of ranges, whose nested parts are `inner`."""
+        """Subtract some moments from the self times of ranges, except where `inner` spans run in them."""
         taken = np.zeros(len(phase_ns), dtype=np.int64)
         taken[ranges] = moments.within(start[ranges], end[ranges])
         np.subtract.at(taken, parent[inner], moments.within(start[inner], end[inner]))
@@ -114,19 +113,19 @@ def phase_times(trace: TraceData) -> Rows:
 
 @derived
 def closures(trace: TraceData) -> Closures:
-    """The closures that optimizers' steps run."""
+    """The closures that optimizer steps run."""
     return find_closures(trace.columns("spans"), trace.strings)
 
 
 def in_closures(trace: TraceData, thread: int) -> Intervals:
     """When a thread ran closures of optimizers."""
-    every = closures(trace)
-    on_thread = every.thread == thread
-    return Intervals.of(every.start_ns[on_thread], every.end_ns[on_thread])
+    all_closures = closures(trace)
+    on_thread = all_closures.thread == thread
+    return Intervals.of(all_closures.start_ns[on_thread], all_closures.end_ns[on_thread])
 
 
 def compile_ns(trace: TraceData) -> Rows:
-    """How long torch.compile worked in each step, on any thread of the process of the step."""
+    """The time that torch.compile took in each step, on any thread of the step's process."""
     marks = trace.columns("steps")
     start, time_ns = marks["start_ns"].astype(np.int64), np.zeros(len(marks), dtype=np.int64)
     thread = np.append(trace.column("spans", "thread"), -1)[marks["span"]]
@@ -142,11 +141,11 @@ def compile_ns(trace: TraceData) -> Rows:
 def _largest_gaps(trace: TraceData) -> dict[str, Any]:
     steps, frames, idle = len(trace.columns("steps")), trace.columns("frames"), gaps(trace)
     extents = step_extents(trace)
-    # Of a host that runs ahead, only what is left of a gap in the extent of its step is time of that step.
+    # The host may run ahead: only the part of a gap inside the extent of its step counts.
     start_ns = np.maximum(idle.start_ns, np.append(extents.start_ns, 0)[idle.step])
     duration_ns = np.minimum(idle.end_ns, np.append(extents.end_ns, 0)[idle.step]) - start_ns
     rows = np.flatnonzero((idle.step >= 0) & (duration_ns > 0) & ~idle.in_loading & ~idle.in_backward)
-    # Gaps are cut where ranges and calls of modules begin and end: those that touch are one.
+    # Ranges and module calls cut gaps: join those that touch.
     apart = begins_run(idle.step[rows], idle.thread[rows])
     apart[1:] |= idle.start_ns[rows][1:] != idle.end_ns[rows][:-1]
     joined_gap = np.cumsum(apart) - 1
@@ -165,7 +164,7 @@ def _largest_gaps(trace: TraceData) -> dict[str, Any]:
 
 
 def _peaks(trace: TraceData) -> Rows:
-    """The most live host bytes of its process within each step; what was live when it began counts too."""
+    """The peak of live host bytes of the process during each step, including bytes that were live when it began."""
     marks, blocks = trace.columns("steps"), trace.columns("allocations")
     of_block, on_host = thread_processes(trace)[blocks["thread"]], blocks["device_type"] == 0
     of_step = marks["process_row"] if len(trace.columns("processes")) else np.zeros(len(marks), np.int32)

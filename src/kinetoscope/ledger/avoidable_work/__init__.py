@@ -1,3 +1,3 @@
-"""Work that a program could leave out, or do in a cheaper way: what operators repeat, discard, overwrite or compute in an expensive order."""
+"""Avoidable work: results that are recomputed, discarded or overwritten, and operators with a cheaper equivalent."""
 
 __all__ = ["padding", "repeats", "waste"]

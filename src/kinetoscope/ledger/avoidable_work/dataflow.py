@@ -1,6 +1,6 @@
-"""Work that shows by what becomes of tensors in steps that were recorded in full: results that nothing reads, and work on copies of the same rows.
+"""Waste that the flow of tensors shows, in steps recorded in full: results that nothing reads, and work on copies of the same rows.
 
-Tensors are known by their storages, so a view is its tensor. What is found of an operator holds for all of its calls at the same place in the same module.
+A storage identifies a tensor, so a view is the tensor that it views. A result for one call holds for all calls of the operator from the same stack in the same module.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.operator_names import names
 
 LEAST_PART = 0.03
-"""What takes less of the time of all operators is not looked for."""
+"""Unused results that take a smaller fraction of the forward time are ignored."""
 LEAST_COPIES = 2.0
-"""Rows of which there are fewer copies are not worth it."""
+"""Fewer copies per row are ignored."""
 LEAST_ROWS = 64
-"""Fewer rows may be a batch and its parameters."""
+"""With fewer rows, a batch and its parameters may be confused."""
 _LOOK_UPS = names("aten::index_select aten::index")
 _REPEATS = names("aten::repeat_interleave")
-# What makes each row of its result of one row of its inputs.
+# These compute each row of the result from one row of the inputs.
 _BY_ROW = frozenset({"matmul", "pointwise", "embedding"})
 _SAME_ROWS = (
     VIEWS
@@ -42,7 +42,7 @@ _WITH_BIAS_FIRST = names("aten::addmm aten::baddbmm")
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """An operator that was recorded with its tensors: its span, the (argument, storage) that it reads, and the storages of its results."""
+    """An operator recorded with its tensors: its span, the (argument, storage) pairs that it reads, and the storages of its results."""
 
     span: int
     reads: tuple[tuple[int, int], ...]
@@ -50,14 +50,14 @@ class _Operation:
 
 
 def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
-    """Find what nothing reads, and what is computed for copies of the same rows.
+    """Find results that nothing reads, and work on copies of the same rows.
 
     Args:
         trace: The trace.
         calls: Its distinct calls.
 
     Returns:
-        Forward operators whose results nothing reads, or that work on copies of rows: their spans, which part of their work that is, and which of the two.
+        For each finding the forward operators, the fraction of their work that is avoidable, and the cause.
     """
     spans = trace.columns("spans")
     if len(trace.columns("tensor_versions")) == 0 or has_unknown_readers(trace):
@@ -94,7 +94,7 @@ def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
 
 
 def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
-    """The forward operators that autograd recorded and whose backward never ran, at places of which that holds always."""
+    """The forward operators that autograd recorded but whose backward never ran, for any call from the same stack."""
     spans = trace.columns("spans")
     has_backward = np.zeros(len(spans) + 1, bool)
     has_backward[nearest_of(trace, outer)[spans["forward"]]] = True
@@ -110,7 +110,7 @@ def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
 
 
 def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
-    """The operators with their tensors, in order of time."""
+    """The operators recorded with their tensors, in order of time."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     span = nearest_of(trace, outer)[versions["span"]]
     rows = np.flatnonzero((span >= 0) & (versions["number"] == 0) & (versions["storage"] > 0))
@@ -118,7 +118,7 @@ def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
     of_span = span[rows]
     first = np.flatnonzero(begins_run(of_span))
     argument, is_result = (versions[name][rows].tolist() for name in ("argument", "result"))
-    # The numbers of storages are those of a process.
+    # Storage numbers are unique per process only.
     process = trace.column("threads", "process_row")[spans["thread"][of_span]].astype(np.int64)
     storage = (versions["storage"][rows] + ((process + 1) << 44)).tolist()
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
@@ -131,7 +131,7 @@ def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
 
 
 def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[_Operation]) -> Mask:
-    """Which spans are in steps whose first and last operator of forward were recorded with their tensors: in a slice of a step not all readers are known."""
+    """Spans in steps whose first and last forward operators were recorded with tensors: a slice of a step hides some readers."""
     spans = trace.columns("spans")
     is_recorded = np.zeros(len(spans), bool)
     is_recorded[[operation.span for operation in operations]] = True
@@ -144,7 +144,7 @@ def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[_Operatio
 
 
 def _never_read(operations: list[_Operation], key_of: dict[int, int]) -> set[int]:
-    """The kinds of candidates whose results only such operators read, in none of the steps."""
+    """The keys of candidates whose results no live operator reads in any step."""
     read: set[int] = set()
     candidates: set[int] = set()
     alive: set[int] = set()
@@ -160,7 +160,7 @@ def _never_read(operations: list[_Operation], key_of: dict[int, int]) -> set[int
 
 
 def _copies(call: DistinctCall) -> float:
-    """How many copies of a row the result of a call has, on average; 1 where it makes none, 0 of a look-up whose index has no known size."""
+    """The mean number of copies of each row that a call makes; 1 if it makes none, 0 for a lookup with an index of unknown size."""
     tensors = call.operands
     dims = len(tensors[0]) if tensors else 0
     dim = call.value(2 if call.name in _REPEATS else 1)
@@ -174,15 +174,15 @@ def _copies(call: DistinctCall) -> float:
 
 
 class _Copies:
-    """The tensors whose rows are copies, by their storages: how many of each row there are, and the rows."""
+    """The tensors with copied rows: for each storage the number of copies of each row, and the rows in all."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, int]] = {}
-        # Of how many rows a look-up took those of its result.
+        # For the result of a lookup with an index of unknown size: the rows of its source.
         self._source_rows: dict[int, int] = {}
 
     def make(self, operation: _Operation, call: DistinctCall | None) -> float:
-        """Follow an operator; return how many copies of each row it computes, 1 of others."""
+        """Follow an operator; return how many copies of each row it multiplies, 1 unless it is a matrix product."""
         copies = None if call is None else self._made_by(operation, call)
         for storage in operation.results:
             self._known.pop(storage, None)
@@ -213,7 +213,7 @@ class _Copies:
         are_rows = {
             storage: shape[0] % rows == 0 or prod(shape[:-1]) % rows == 0 for storage, shape in read.items()
         }
-        # What says where a bag begins has a row for each, and is the same for all.
+        # The offsets of an embedding bag have one row per bag; they are not data.
         differ = (
             any(are_rows[storage] for storage in read if storage not in copied) and call.name not in _BAGS
         )
@@ -221,7 +221,7 @@ class _Copies:
 
 
 def _shapes(operation: _Operation, call: DistinctCall) -> list[tuple[int, ...]]:
-    """The sizes of the tensors that an operator reads, in the order of its reads; empty for those that are not known."""
+    """The shapes of the tensors that an operator reads, in the order of its reads; empty if unknown."""
     position: dict[int, int] = defaultdict(int)
     shapes = []
     for argument, _ in operation.reads:

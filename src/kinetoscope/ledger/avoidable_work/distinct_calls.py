@@ -1,4 +1,4 @@
-"""The distinct calls of operators in a trace: those with the same operator, sizes, types and scalars are one."""
+"""The distinct operator calls of a trace: calls with the same operator, shapes, types and scalars are one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ VIEWS = names(
     "aten::view aten::reshape aten::select aten::slice aten::t aten::transpose aten::unsqueeze aten::squeeze aten::expand aten::detach"
     " aten::permute aten::alias"
 )
-"""Operators whose result is the memory of their input, mostly."""
+"""Operators that usually return a view of their input."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class DistinctCall(OperatorCall):
-    """A distinct call: also its row, and the family of its formula."""
+    """An operator call with its row among the distinct calls and the family of its cost formula."""
 
     row: int = -1
     family: str = ""
 
     @property
     def operands(self) -> list[Shape]:
-        """The sizes of all tensors, those of lists, too."""
+        """The shapes of all tensors, including those in lists."""
         return [
             sizes
             for shape in self.shapes
@@ -44,7 +44,7 @@ class DistinctCall(OperatorCall):
 
     @property
     def result(self) -> Shape:
-        """The sizes of the result of a product of matrices or a linear layer; empty for others."""
+        """The shape of the result of a matrix product or a linear layer; empty for other calls."""
         shapes = [shape for shape in self.shapes if isinstance(shape, tuple)]
         if self.name == "aten::linear" and len(shapes) > 1 and shapes[0] and shapes[1]:
             return (*shapes[0][:-1], shapes[1][0])
@@ -55,7 +55,7 @@ class DistinctCall(OperatorCall):
 
 
 def call_of_span(trace: TraceData, span: int) -> DistinctCall | None:
-    """The call that a span is, without its row and family; None where its inputs are not known, and for the span -1."""
+    """The call of a span, without row and family; None if its inputs are unknown, and for span -1."""
     shapes = ShapesRow(int(shapes_of(trace)[span]) if span >= 0 else -1)
     inputs = parsed_inputs(trace, shapes) if shapes >= 0 else None
     return (
@@ -64,7 +64,7 @@ def call_of_span(trace: TraceData, span: int) -> DistinctCall | None:
 
 
 class Calls:
-    """The distinct calls whose inputs are known."""
+    """The distinct calls with known inputs."""
 
     def __init__(self, trace: TraceData) -> None:
         costs, spans = costs_of(trace), trace.columns("spans")
@@ -84,11 +84,11 @@ class Calls:
         return [call for call in self.all if call.name in names_]
 
     def times(self, of_spans: NDArray[Any] | slice = slice(None)) -> Rows:
-        """How often each call ran, or how often among some spans."""
+        """How often each call ran, in all or some spans."""
         return Groups(self.of_span[of_spans], int(self.of_span.max(initial=-1)) + 1).sizes()
 
     def spans_of(self, rows: dict[int, float]) -> tuple[Rows, NDArray[np.float64]]:
-        """The spans of some calls, and the value of each call."""
+        """The spans of some calls, and for each span the value of its call."""
         if not rows:
             return np.zeros(0, np.int64), np.zeros(0)
         values = np.zeros(int(self.of_span.max()) + 1)

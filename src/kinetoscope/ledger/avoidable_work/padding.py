@@ -1,7 +1,7 @@
-"""Work on padding: what operators do for the elements that fill up the rows of a batch of sequences.
+"""Work on padding: what operators compute for the elements that fill up the rows of a batch of sequences.
 
-In steps that are recorded in full the batches that layers are given are read, and say what is padding; of `pad_sequence` the sizes say it. What works on a tensor
-with the rows and columns of such a batch does so for its padding, too; what compares all columns with each other, for the square of it.
+In steps recorded in full, the recorder reads the batches that layers receive and counts their padding; for `pad_sequence`, the shapes suffice. An operator on a
+tensor with the rows and columns of such a batch computes its padding, too; one that compares all columns with each other, such as attention, the square of it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.operator_names import names
 
 LEAST_PART = 0.2
-"""Batches of which less is padding are not worth it."""
+"""Batches with a smaller fraction of padding are ignored."""
 MOST_OF_FIXED = 0.85
-"""Where the longest row of a batch has at most so much of its columns, all batches have a fixed length."""
+"""Batches are padded to a fixed length if their longest row fills at most this fraction of the columns."""
 LEAST_ELEMENTS = 256
-"""Smaller batches are not worth it."""
-# The argument of each operator that is a batch of sequences.
+"""Smaller batches are ignored."""
+# Which argument of each operator is the batch of sequences.
 _SEQUENCES = {"aten::embedding": 1, "aten::linear": 0, "aten::lstm": 0, "aten::gru": 0}
 _PADS = names("aten::pad_sequence")
 
@@ -35,10 +35,10 @@ class Padding:
     """The padding of batches of one size.
 
     Attributes:
-        rows: How many rows a batch has.
-        columns: How many columns.
-        longest: How many of these its longest row needs, on average.
-        part: Which part of all elements is padding.
+        rows: The number of rows of a batch.
+        columns: The number of columns.
+        longest: The length of the longest row, averaged over the batches.
+        part: The fraction of all elements that is padding.
         maker: The operator that made one of the batches, -1 if that was not recorded.
     """
 
@@ -50,13 +50,14 @@ class Padding:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether batches are longer than their longest rows."""
+        """Whether batches are padded to a fixed length, beyond their longest row."""
         return self.longest <= MOST_OF_FIXED * self.columns
 
     def avoidable(self, dimensions: int) -> float:
-        """Which part of the work on tensors that have the columns in so many dimensions could go.
+        """The fraction of work that less padding saves, for tensors with the columns in this many dimensions.
 
-        Of a fixed length what no row of a batch needs; else what batches of rows of one length would save, the lengths as if all between the shortest and the longest were as frequent.
+        With a fixed length: the columns beyond the longest row. Otherwise: all padding, as batches of equally long rows
+        would save it, assuming that row lengths spread evenly between the shortest and the longest.
         """
         needed = self.longest / self.columns if self.is_fixed else 1.0 - self.part
         spread = 0.0 if self.is_fixed or dimensions < 2 else (1.0 - needed) ** 2 / 3
@@ -65,7 +66,7 @@ class Padding:
 
 @derived
 def paddings_of(trace: TraceData) -> tuple[Padding, ...]:
-    """The padding of the batches that layers are given, those with most of it first."""
+    """The padding of the batches that layers receive, most padding first."""
     has_pads = any(text in _PADS for text in trace.strings)
     if not has_pads and not (trace.column("tensor_versions", "longest_row") >= 0).any():
         return ()
@@ -81,7 +82,7 @@ def paddings_of(trace: TraceData) -> tuple[Padding, ...]:
 
 
 def _of_sizes(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
-    """The fields of what `pad_sequence` makes, by the lengths of the sequences."""
+    """The fields of `Padding` for the results of `pad_sequence`, from the lengths of the sequences."""
     first = costs_of(trace).calls.first
     for call in calls.named(*_PADS):
         lengths = [sizes[0] for sizes in call.shape_list(0) if sizes]
@@ -91,7 +92,7 @@ def _of_sizes(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float,
 
 
 def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float, float, int]]:
-    """The fields of batches that were read when a layer was given them."""
+    """The fields of `Padding` for batches whose values were read when a layer received them."""
     versions = trace.columns("tensor_versions")
     call_of = {call.row: call for call in calls.named(*_SEQUENCES)}
     has_padding = versions["longest_row"] >= 0
@@ -105,7 +106,7 @@ def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float
         if len(sizes) == (2 if is_look_up else 3) and (is_look_up or has_padding[row]):
             by_size[sizes[:2]][call.shape(0)[0] if is_look_up else 0].append(row)
     for (rows, columns), of_table in by_size.items():
-        # Of several tables, those of positions and of kinds of words are smaller.
+        # Tables of positions and token types are smaller than the table of words.
         batches = np.array(of_table[max(of_table)])
         longest = np.where(has_padding, versions["longest_row"], columns)[batches].mean()
         part = versions["padding"][batches].mean() / max(rows * columns, 1)
@@ -113,7 +114,7 @@ def _of_values(trace: TraceData, calls: Calls) -> Iterator[tuple[int, int, float
 
 
 def _maker(trace: TraceData, batches: Rows) -> int:
-    """The first operator that returned the tensor of one of some rows of `tensor_versions`, -1 if none did."""
+    """The first operator that returned one of the tensors in some rows of `tensor_versions`; -1 if none did."""
     versions = trace.columns("tensor_versions")
     returned = (versions["result"] != 0) & (versions["storage"] > 0)
     makers = versions["span"][returned & np.isin(versions["storage"], versions["storage"][batches])]
@@ -121,7 +122,7 @@ def _maker(trace: TraceData, batches: Rows) -> int:
 
 
 def on_padding(trace: TraceData, calls: list[DistinctCall]) -> Iterator[tuple[DistinctCall, float]]:
-    """Distinct calls that work on padding, and which part of their work that is."""
+    """Distinct calls that work on padding, and the fraction of their work that is avoidable."""
     paddings = paddings_of(trace)
     for call in calls if paddings else ():
         shapes = [*call.operands, call.result]
@@ -134,13 +135,13 @@ def on_padding(trace: TraceData, calls: list[DistinctCall]) -> Iterator[tuple[Di
 
 
 def _dimensions(sizes: Shape, batch: Padding, family: str) -> int:
-    """How many dimensions of a tensor are the columns of a batch; 0 of a tensor that is not of its rows and columns."""
+    """How many dimensions of a tensor are the columns of a batch; 0 if its shape does not come from the batch."""
     rows, columns = batch.rows, batch.columns
     if not sizes:
         return 0
     if sizes[0] == rows * columns or sizes[:2] in ((rows, columns), (columns, rows)):
         return 1
-    # Heads are a dimension of their own, or in that of the rows.
+    # Attention heads have their own dimension or share that of the rows.
     if len(sizes) < 3 or sizes[0] % rows or columns not in sizes[1:]:
         return 0
     return 2 if sizes[-2:] == (columns, columns) or family == "attention" else 1

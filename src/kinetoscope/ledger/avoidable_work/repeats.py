@@ -1,13 +1,12 @@
-"""Work whose result existed already, by the storages and versions of tensors: which operator computed the same before.
+"""Operators whose result existed already: which earlier call computed the same, by the storages and versions of tensors.
 
-Two calls have the same result if the operator, its other arguments and the contents of its tensors are the same. Contents are known by the storage and
-by what wrote it last: a number for each, which the results of the same call share (value numbering, as compilers do it for common subexpressions). What
-is not certain has a number that nothing else has, and so no claim follows from it: memory that others than torch may write, versions that changed without an
-operator that is known, operators that are random, that are not torch's own, or of which something is not recorded. Small tensors that no operator made, such
-as those made of Python's lists, are known by their values.
+Two calls have the same result if the operator, its other arguments and the contents of its tensors are the same. The storage and its last writer identify the
+contents: they get a number, and equal calls share the numbers of their results (value numbering, as compilers do for common subexpressions). Whatever is
+uncertain gets a unique number, so that no claim follows from it: memory that code outside torch may write, versions that changed without a known operator,
+random operators, operators from outside torch, incomplete records. Small tensors that no operator made, such as those from Python lists, are compared by value.
 
-Not seen is a write to torch's memory without an operator: through `data_ptr()`, DLPack or the methods of a storage. Where compiled kernels ran, or a device
-was used, whose kernels may run without an operator (such as those of a graph that is replayed), nothing is claimed.
+Writes to torch's memory without an operator stay unseen: through `data_ptr()`, DLPack or the methods of a storage. If compiled kernels ran or a device was used,
+nothing is claimed: their kernels may run without an operator, as in a graph replay.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from kinetoscope.tables.deep_steps import twins
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """What each span repeats, by the row of another one; -1 for nothing.
+    """For each span, the row of the span that it repeats or that overwrites it; -1 for none.
 
     Attributes:
-        same_step: The call before in the same step that had the same result, where none in the step before had it.
-        earlier_step: The call in the step before that had the same result.
-        overwritten_by: For a fill, what overwrote all of it before anything read it.
+        same_step: The earlier call in the same step with the same result, if no call in the previous step had it.
+        earlier_step: The call in the previous step with the same result.
+        overwritten_by: For a fill, the operator that overwrote all of it before anything read it.
     """
 
     same_step: Rows
@@ -47,7 +46,7 @@ _RANDOM = (
     "rand", "normal_", "aten::normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential", "poisson", "cauchy", "geometric", "rrelu",
     "binomial", "gamma", "dirichlet",
 )  # fmt: skip
-# Their results have whatever was in the memory, or they change what a tensor is.
+# Their results are uninitialized memory, or they replace a tensor's storage.
 _UNDEFINED = names("aten::set_ aten::set aten::resize_ aten::resize_as_ aten::item aten::_local_scalar_dense")
 _UNDEFINED_PREFIXES = tuple(
     names("aten::empty aten::new_empty aten::_empty aten::resize aten::is_ aten::_assert")
@@ -56,9 +55,9 @@ _FILLS = names(
     "aten::zeros aten::zeros_like aten::ones aten::ones_like aten::full aten::full_like aten::new_zeros aten::new_ones aten::new_full aten::zero_"
     " aten::fill_"
 )
-# These write all of their first argument, whatever was there.
+# These overwrite all of their first argument.
 _OVERWRITES = names("aten::copy_ aten::zero_ aten::fill_ aten::normal_ aten::uniform_")
-# In training these write their statistics, without saying so in their schema.
+# In training these update running statistics, which their schema does not show.
 _RUNNING_STATISTICS = names(
     "aten::batch_norm aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm aten::instance_norm aten::_batch_norm_impl_index"
 )
@@ -75,19 +74,19 @@ _LOST = names(
 
 
 def is_random(name: str) -> bool:
-    """Whether an operator has another result each time."""
+    """Whether an operator draws random numbers, by its name."""
     return any(word in name for word in _RANDOM)
 
 
 @derived
 def repeats_of(trace: TraceData) -> Repeats:
-    """Find what repeats earlier work, once for a trace; nothing where the versions of tensors were not recorded."""
+    """Find operators that repeat earlier work, once per trace; none without recorded tensor versions."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     before, overwritten_by = (np.full(len(spans) + 1, -1, np.int64) for _ in range(2))
     if len(versions) == 0 or has_unknown_readers(trace) or _uses_devices(trace):
         return Repeats(before, before, overwritten_by)
     row, repeated = _follow(trace)
-    # Of the calls as they are followed, -1 for none.
+    # Translate call numbers of `_follow` into span rows; -1 stays -1.
     rows = np.append(row, -1)
     before[row], overwritten_by[row] = rows[repeated["before"]], rows[repeated["overwritten_by"]]
     step = np.append(spans["step"], -1)
@@ -95,7 +94,7 @@ def repeats_of(trace: TraceData) -> Repeats:
     distance = step - step[before]
     same = np.where(in_forward & (distance == 0), before, -1)
     earlier = np.where(in_forward & (distance == 1), before, -1)
-    # What repeats a call that repeats one of the step before, does so, too.
+    # A call that repeats a repetition of the previous step repeats the previous step, too.
     rows = np.flatnonzero(same >= 0)
     first = same.copy()
     while len(rows):
@@ -112,7 +111,7 @@ def repeats_of(trace: TraceData) -> Repeats:
 
 @derived
 def has_unknown_readers(trace: TraceData) -> bool:
-    """Whether something may have read or written tensors unseen: records were lost, or compiled kernels ran."""
+    """Whether tensors may have been read or written unseen: records were lost, or compiled kernels ran."""
     is_lost = any(loss["code"] in _LOST for loss in trace.losses)
     return is_lost or any(is_generated(text) for text in trace.strings)
 
@@ -124,7 +123,7 @@ def _uses_devices(trace: TraceData) -> bool:
     )
 
 
-# As `_core.find_repeats` has them: of calls, and of tensors.
+# The flags of calls and of tensors, as `_core.find_repeats` defines them.
 _TORCHS, _DETERMINED, _WRITES, _IS_FILL, _OVERWRITES_ALL, _HAS_STATISTICS, _WRITES_UNKNOWN = (
     1 << bit for bit in range(7)
 )
@@ -132,7 +131,7 @@ _RESULT, _SHARED, _WHOLE, _IS_NUMBER = (1 << bit for bit in range(4))
 
 
 def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
-    """Follow all operators in order of time: the row of each call, and what `_core.find_repeats` says of these."""
+    """Pass all operators with recorded tensors to `_core.find_repeats`, in order of time; return their rows and its results."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     span = versions["span"].astype(np.int64)
     order = np.lexsort((span, spans["start_ns"][span]))
@@ -141,7 +140,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     row = span[first]
     process = np.append(trace.column("threads", "process_row"), -1)[spans["thread"][span]]
     storage, number = versions["storage"][order], versions["number"][order] != 0
-    # The numbers of storages are those of a process. A number of Python is known by its bits, and nothing changes it.
+    # Storage numbers are unique per process only. A Python number is identified by its bits and never changes.
     storage_key = np.where((storage > 0) & ~number, storage + ((process.astype(np.int64) + 1) << 44), 0)
     flag_of = {"result": _RESULT, "shared": _SHARED, "whole": _WHOLE}
     tensor_flags = np.where(number, _IS_NUMBER, 0)
@@ -150,7 +149,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
     random, inside = _inside(trace)
     kinds = [spans[name][row] for name in ("name", "overload", "shapes")]
     kind = Groups.by([*kinds, inside[row].view(np.int64)]).of_row
-    # What ran where no versions were recorded may have changed anything.
+    # An operator without recorded versions may have changed anything.
     unknown = outermost_operators(trace, spans["phase"] == Phase.FORWARD)
     unknown_ns = np.sort(spans["start_ns"][unknown[~np.isin(unknown, row)]])
     cycle = Groups.by([spans["cycle"][row], np.searchsorted(unknown_ns, spans["start_ns"][row])]).of_row
@@ -171,7 +170,7 @@ def _follow(trace: TraceData) -> tuple[Rows, dict[str, Rows]]:
 
 
 def _flags(trace: TraceData, kinds: list[NDArray[np.int32]]) -> Rows:
-    """The flags of each call for `_core.find_repeats`, which depend on its name, overload and shapes."""
+    """The flags of each call for `_core.find_repeats`, from its name, overload and shapes."""
     groups = Groups.by(kinds)
     names, overloads, shapes = (key[groups.first].tolist() for key in kinds)
     flags = [
@@ -192,16 +191,16 @@ def _flags_of(trace: TraceData, name: str, overload: str, shapes: int) -> int:
         _IS_FILL: name in _FILLS,
         _OVERWRITES_ALL: name in _OVERWRITES,
         _HAS_STATISTICS: name in _RUNNING_STATISTICS,
-        # The tensors of collectives are all known; what is not, is their group.
+        # All tensors of a collective are recorded; only its group is not.
         _WRITES_UNKNOWN: (writes or not of_torch) and not name.startswith(_COLLECTIVES),
     }
     return sum(flag for flag, is_set in flags.items() if is_set)
 
 
 def _inside(trace: TraceData) -> tuple[Mask, NDArray[np.uint64]]:
-    """Whether an operator is random, or one inside it is; and which operators are inside, as a hash.
+    """Whether an operator or one inside it is random, and a hash of the operators inside it.
 
-    What is inside depends on settings that are no arguments, such as autocast or the choice of a kernel.
+    Settings that are not arguments, such as autocast or the choice of a kernel, change the operators inside.
     """
     spans = trace.columns("spans")
     is_drawn = np.array([is_random(text) for text in trace.strings], dtype=bool).take(spans["name"])
@@ -212,7 +211,7 @@ def _inside(trace: TraceData) -> tuple[Mask, NDArray[np.uint64]]:
 
 
 def _is_usable(trace: TraceData, shapes: int, name: str) -> bool:
-    """Whether all other arguments of a call are known, and say that it has no other effects."""
+    """Whether all arguments of a call are known and rule out randomness and updates of statistics."""
     inputs = parsed_inputs(trace, ShapesRow(shapes)) if shapes >= 0 else None
     if inputs is None:
         return False

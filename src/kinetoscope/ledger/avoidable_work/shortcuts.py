@@ -1,7 +1,7 @@
-"""Work for which there is a cheaper way to the same result, found by what the operators after it do with it.
+"""Operators for which a cheaper one gives the same result, found by how later operators use their results.
 
-A sort of which the first elements are taken, an inverse that is multiplied with, a product of one-hot rows: each operator by itself is as fast as it can be. What
-follows it in the step says what it is for. Values are not recorded: a tensor is followed by its number of elements, and where anything else reads as many, nothing is said.
+A sort of which only the first elements are read, an inverse that is only multiplied, a product with one-hot rows: each operator by itself may be as fast as possible; what
+follows it in the step shows its purpose. Values are not recorded: a tensor is followed by its element count, and if anything else reads as many elements, nothing is reported.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from kinetoscope.tables.deep_steps import shapes_of
 from kinetoscope.tables.stacks import stacks_with
 
 LEAST_PART = 0.01
-"""Operators that take less of the time of all are not looked at."""
+"""Calls that take a smaller fraction of the time of all operators are ignored."""
 MOST_USED = 0.125
-"""A result of which more is used is not thrown away."""
+"""A result counts as discarded if at most this fraction of it is used."""
 LEAST_ELEMENTS = 4_096
-"""Smaller results are not worth it."""
+"""Smaller results are ignored."""
 LEAST_EXPANDED = 65_536
-"""Smaller intermediates stay in the processor's caches."""
+"""Smaller intermediates stay in the CPU's caches."""
 LEAST_GROWTH = 8
-"""A result is a giant if it has so many times the elements of each input, and of what is left after the reduction."""
+"""An intermediate counts as expanded if it has this many times the elements of each input, and of the reduced result."""
 EXPANDED_PART = 0.85
-"""What a product of matrices, or `torch.cdist`, saves of an intermediate of 2 million elements: 0.8 to 0.9 was measured."""
+"""The fraction that a matrix product or `torch.cdist` saves, measured with intermediates of 2 million elements: 0.8 to 0.9."""
 ONE_HOT_PART = 0.95
 SORTED_PART = 0.9
-"""What `topk` saves of a sort of 1,000 to 100,000 elements: 0.85 to 0.98 was measured."""
+"""The fraction that `topk` saves over a sort of 1,000 to 100,000 elements: 0.85 to 0.98 was measured."""
 MOST_OF_CHEAPER_ORDER = 0.6
-"""Another order of products must need less than this part of the operations."""
+"""Another order of products must need at most this fraction of the operations."""
 INVERSE_PART, FACTORED_AGAIN_PART = 2 / 3, 0.9
-"""An inverse takes 2 n^3 operations, factors with which to solve 2/3 n^3; a determinant is read off the factors."""
+"""An inverse takes 2 n^3 operations, a factorization for solving 2/3 n^3; a determinant then follows from the factors."""
 _MOST_FOLLOWED = 400
 _MOST_BETWEEN = 6
 _MOST_EXAMPLES = 8
@@ -66,33 +66,33 @@ _SAME_ELEMENTS = VIEWS - _PARTS | names(
     "aten::contiguous aten::flatten aten::_unsafe_view aten::unflatten aten::movedim"
 )
 _CONVERSIONS = names("aten::to aten::_to_copy aten::type_as")
-# What changes a tensor in place is the update of a parameter, or looks at a gradient.
+# An operator that changes a tensor in place updates a parameter or uses a gradient, except these.
 _NOT_UPDATES = names("aten::zero_ aten::detach_ aten::requires_grad_ aten::resize_ aten::as_strided_")
 _COMPARISONS = names(
     "aten::gt aten::greater aten::lt aten::less aten::ge aten::greater_equal aten::le aten::less_equal aten::eq"
 )
-# These make all elements, and reduce them.
+# These compute all elements and then reduce them.
 _DISTANCES = names("aten::cosine_similarity aten::pairwise_distance")
 _JOINS = names("aten::cat aten::concat aten::concatenate aten::hstack aten::vstack")
 LEAST_GROWN, LEAST_IN_FULL = 10, 4
-"""Fewer parts that are put together one after the other are no loop; what so many of its calls show is said of all."""
+"""Fewer concatenations are not a loop; if only some calls have recorded shapes, this many of them stand for all."""
 _PARAMETRIZE = "torch/nn/utils/parametrize.py"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 
 Found = tuple["Rows", "NDArray[np.float64]", Cause]
-# What could be done in a cheaper way: the part of the time that it would save, and the positions of the operators concerned.
+# A cheaper way: its cause, the fraction of time that it saves, and the positions of the operators in question.
 Saving = tuple[Cause, float, list[int]]
 
 
 def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
-    """Find what could be computed in a cheaper way.
+    """Find operators for which there is a cheaper way.
 
     Args:
         trace: The trace.
-        calls: Its distinct calls, of which the sizes are known.
+        calls: Its distinct calls with known shapes.
 
     Returns:
-        Spans, which part of their time could be saved, and what it is. What backward does for them is among them.
+        For each finding the spans with their backward, the fraction of each that could be saved, and the cause.
     """
     forward = _Forward(trace, calls)
     marked: dict[tuple[Cause, float], list[int]] = defaultdict(list)
@@ -115,7 +115,7 @@ def shortcuts(trace: TraceData, calls: Calls) -> list[Found]:
 
 
 class _Forward:
-    """The outermost operators of forward on the host, in the order in which each thread ran them in each step."""
+    """The outermost forward operators on the host, in the order in which each thread ran them in each step."""
 
     def __init__(self, trace: TraceData, calls: Calls) -> None:
         spans = trace.columns("spans")
@@ -127,7 +127,7 @@ class _Forward:
         self._took_ns = spans["duration_ns"][self.rows]
 
     def heavy(self) -> list[DistinctCall]:
-        """The distinct calls that take a noticeable part of all."""
+        """The distinct calls that take at least `LEAST_PART` of the forward time."""
         call_ns = Groups(self.call, int(self.call.max(initial=-1)) + 1).sums(self._took_ns)
         return [
             self._known[row]
@@ -141,19 +141,19 @@ class _Forward:
         return positions
 
     def examples(self, positions: list[int]) -> list[int]:
-        """Some of the positions of a call: those of one step in the middle, recorded with their own shapes if any were."""
+        """A few positions of a call, all in one step near the middle; positions with recorded shapes take precedence."""
         positions = [position for position in positions if self._has_shapes[position]] or positions
         middle = self._group[positions[len(positions) // 2]]
         return [position for position in positions if self._group[position] == middle][:_MOST_EXAMPLES]
 
     def at(self, position: int) -> DistinctCall | None:
-        """The call at a position; None where its inputs are not known."""
+        """The call at a position; None if its inputs are unknown."""
         return self._known.get(int(self.call[position]))
 
     def after(self, position: int, elements: int, result: Shape = ()) -> Iterator[tuple[int, DistinctCall]]:
-        """The calls after a position, in its step, that read a tensor of so many elements, until the same call comes again.
+        """The later calls in the same step that read a tensor with this many elements, until the same call comes again.
 
-        One whose sizes were not recorded has those of another call: they may differ from a `result` in one.
+        A call without recorded shapes borrows those of another call, which may differ from `result` in one dimension.
         """
         for later in range(position + 1, min(len(self.call), position + _MOST_FOLLOWED)):
             if self._group[later] != self._group[position] or self.call[later] == self.call[position]:
@@ -167,7 +167,7 @@ class _Forward:
 
 
 def _of_call(forward: _Forward, call: DistinctCall) -> list[Saving]:
-    """What of a call, or with it, could be computed in a cheaper way: which part, at which positions."""
+    """The cheaper ways for a call and its neighbors."""
     positions, tensors = forward.positions(call.row), call.operands
     examples = forward.examples(positions)
     result = call.result if call.family == "matmul" else ()
@@ -202,13 +202,13 @@ def _elements_of_order(call: DistinctCall) -> int:
 
 
 def _is_alike(shape: Shape, result: Shape) -> bool:
-    """Whether some sizes are those of a result of more than two dimensions but for one, as of sequences of another length."""
+    """Whether two shapes of three or more dimensions differ in exactly one, not the last: sequences of another length."""
     differ = sum(here != there for here, there in zip(shape, result, strict=False))
     return len(shape) == len(result) > 2 and differ == 1 and shape[-1] == result[-1]
 
 
 def _used(forward: _Forward, examples: list[int], elements: int, result: Shape = ()) -> float | None:
-    """Which part of a result is used at all of some positions, at most; None where all of it may be, or nothing is known."""
+    """The largest fraction of a result that is used at any example; None if all of it may be used, or it is unknown."""
     if elements < LEAST_ELEMENTS:
         return None
     parts = [_used_after(forward, example, elements, result) for example in examples]
@@ -217,7 +217,7 @@ def _used(forward: _Forward, examples: list[int], elements: int, result: Shape =
 
 
 def _used_after(forward: _Forward, position: int, elements: int, result: Shape) -> int | None:
-    """How many elements of the result of the call at a position are read in its step; None where all of them may be."""
+    """How many elements of the result at a position its step reads; None if it may read all of them."""
     elements_read = 0
     for _, call in forward.after(position, elements, result):
         if call.name in _SAME_ELEMENTS:
@@ -230,7 +230,7 @@ def _used_after(forward: _Forward, position: int, elements: int, result: Shape) 
 
 
 def _part(call: DistinctCall) -> int | None:
-    """How many elements a call takes of its first input; None of what is no such call."""
+    """How many elements a slice or lookup takes from its first input; None for other calls."""
     if not call.has_tensor(0) or not call.shape(0):
         return None
     shape, dim = call.shape(0), call.value(1)
@@ -256,7 +256,7 @@ def _part(call: DistinctCall) -> int | None:
 def _one_hot(
     forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[Saving]:
-    """A product whose rows are one-hot: made just before of as many elements by `one_hot`, and converted."""
+    """A matrix product with rows that `one_hot` made just before, possibly converted since."""
     rows = call.operands[0] if call.operands else ()
     if not rows or not all(_one_hot_before(forward, example, rows) for example in examples):
         return []
@@ -265,7 +265,7 @@ def _one_hot(
 
 
 def _one_hot_before(forward: _Forward, position: int, rows: Shape) -> list[int]:
-    """The positions at which `one_hot` made the rows that go into a product, and at which they were converted; none where they were made otherwise."""
+    """The positions of the `one_hot` and the conversions that made the rows of a product; empty if they were made another way."""
     makers: list[int] = []
     for before in range(position - 1, max(position - _MOST_BETWEEN, -1), -1):
         maker = forward.at(before)
@@ -284,7 +284,7 @@ def _one_hot_before(forward: _Forward, position: int, rows: Shape) -> list[int]:
 
 
 def _order(forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]) -> list[Saving]:
-    """A product that is multiplied at once, where the other order needs far fewer operations."""
+    """A product that goes straight into another product, where the other order needs far fewer operations."""
     factors, result = _factors(call), call.result
     if factors is None:
         return []
@@ -309,13 +309,12 @@ def _order(forward: _Forward, call: DistinctCall, positions: list[int], examples
             return []
         parts.append((1.0 - then / now, uses[0][0] - example))
     part, distance = parts[0]
-    # Both products are concerned.
     second = [position + distance for position in positions if position + distance < len(forward.rows)]
     return [(Cause.ORDER, part, [*positions, *second])]
 
 
 def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
-    """The sizes of a product of two matrices, or of each of a batch: rows, inner and columns; None of others."""
+    """The rows, inner size and columns of a product of two matrices or of each pair in a batch; None for other calls."""
     if call.name not in ("aten::mm", "aten::bmm", "aten::matmul", "aten::linalg_matmul"):
         return None
     shapes = call.operands
@@ -325,7 +324,7 @@ def _factors(call: DistinctCall) -> tuple[int, int, int] | None:
 
 
 def _inverse(forward: _Forward, positions: list[int], examples: list[int], matrix: Shape) -> list[Saving]:
-    """An inverse with which something is multiplied."""
+    """An inverse that is only needed for a product."""
     if matrix[-1] < 8:
         return []
     again: set[int] = set()
@@ -342,7 +341,7 @@ def _inverse(forward: _Forward, positions: list[int], examples: list[int], matri
 
 
 def _shifted(forward: _Forward, call: DistinctCall, examples: list[int]) -> float:
-    """Which part of a result is copied of a tensor of the same size, of which the first part was just cut off to append a new one."""
+    """The copied fraction of a sliding window: the first part was cut off and a new one appended to a tensor of constant size."""
     sizes = [prod(shape) for shape in call.operands]
     if len(sizes) != 2 or sum(sizes) < LEAST_ELEMENTS or sizes[0] < LEAST_GROWTH * sizes[1]:
         return 0.0
@@ -358,10 +357,10 @@ def _shifted(forward: _Forward, call: DistinctCall, examples: list[int]) -> floa
 
 
 def _full_factors(call: DistinctCall) -> float:
-    """Which part of a decomposition goes into columns of square factors that a matrix with fewer columns or rows does not need.
+    """The fraction of a decomposition that computes full square factors of a non-square matrix, where the reduced form would do.
 
-    By the operations of LAPACK's usual algorithms: 4 m^2 n + 22 n^3 for all of U, 6 m n^2 + 20 n^3 for its first n columns (Golub and Van Loan, Matrix
-    Computations, 4th edition, section 8.6); for QR 4 (m^2 n - m n^2 + n^3 / 3) more, against 2 (m n^2 - n^3 / 3).
+    Counts the operations of LAPACK's usual algorithms: 4 m^2 n + 22 n^3 for all of U, 6 m n^2 + 20 n^3 for its first n columns (Golub and Van Loan, Matrix
+    Computations, 4th edition, section 8.6); QR takes 2 (m n^2 - n^3 / 3), and 4 (m^2 n - m n^2 + n^3 / 3) more for the full Q.
     """
     shape = call.operands[0] if call.operands else ()
     if len(shape) < 2 or prod(shape) < LEAST_ELEMENTS:
@@ -370,7 +369,7 @@ def _full_factors(call: DistinctCall) -> float:
     if rows < 2 * columns:
         return 0.0
     if call.name in ("aten::linalg_svd", "aten::_linalg_svd", "aten::svd"):
-        # svd(some=True) is the other way round.
+        # The flag of `svd` means the opposite: some=True.
         is_full = call.value(1) is (call.name != "aten::svd")
         full, thin = 4 * rows**2 * columns + 22 * columns**3, 6 * rows * columns**2 + 20 * columns**3
     elif call.name == "aten::linalg_qr":
@@ -385,7 +384,7 @@ def _full_factors(call: DistinctCall) -> float:
 def _expanded(
     forward: _Forward, call: DistinctCall, positions: list[int], examples: list[int]
 ) -> list[Saving]:
-    """A result far larger than what it is made of, which is reduced at once to something small, with all that computes on it."""
+    """An intermediate far larger than its inputs that is soon reduced to something small, and the operators on it."""
     shapes = [shape for shape in call.operands if shape]
     result = _broadcast(shapes)
     elements = prod(result)
@@ -397,7 +396,7 @@ def _expanded(
         dim = dim if type(dim) is int else 1
         is_contraction = all(_sizes(shape, len(result))[dim] == result[dim] for shape in shapes)
         return [(Cause.EXPANDED, EXPANDED_PART, positions)] if is_contraction else []
-    # How many pairs compare so, a sort of both says.
+    # Sorting both inputs also counts the pairs for which a comparison holds.
     compares = call.name in _COMPARISONS
     distances: set[int] = set()
     for example in examples:
@@ -427,7 +426,7 @@ def _expanded(
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
-    """The sizes of what tensors of some sizes make element by element; empty where they do not fit."""
+    """The broadcast shape; empty if the shapes do not fit."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -435,12 +434,12 @@ def _broadcast(shapes: list[Shape]) -> Shape:
 
 
 def _sizes(shape: Shape, dims: int) -> Shape:
-    """The sizes of a tensor that takes part in a calculation of so many dimensions."""
+    """A shape padded with leading ones to `dims` dimensions, as broadcasting does."""
     return (*[1] * (dims - len(shape)), *shape)
 
 
 def _reduced(call: DistinctCall) -> set[int]:
-    """The dimensions that a reduction takes together, counted from the first; all of them where none are given."""
+    """The dimensions that a reduction reduces, as non-negative numbers; all of them if it has no such argument."""
     shape, values = call.operands[0], call.values
     dim_values = next((value for value in values[1:] if isinstance(value, list) or type(value) is int), None)
     dims = dim_values if isinstance(dim_values, list) else [dim_values]
@@ -449,7 +448,7 @@ def _reduced(call: DistinctCall) -> set[int]:
 
 
 def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
-    """Tensors that a line of a loop puts together with a small new part again and again, so that all of the earlier parts are copied each time."""
+    """Tensors that grow by concatenation in a loop: each iteration copies all earlier parts."""
     spans = trace.columns("spans")
     joins = np.array([text in _JOINS for text in trace.strings], dtype=bool)[spans["name"][forward.rows]]
     joined_at = np.flatnonzero(joins & (spans["stack"][forward.rows] >= 0))
@@ -458,7 +457,7 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
     times: list[int] = []
     for group in np.flatnonzero(groups.sizes() >= LEAST_GROWN).tolist():
         of_group = joined_at[groups.of_row == group]
-        # Of a loop between steps some slices of its time were recorded in full.
+        # For a loop outside of steps, only slices of time were recorded in full.
         in_full = of_group[spans["shapes"][forward.rows[of_group]] >= 0]
         looked_at = in_full if len(in_full) >= LEAST_IN_FULL else of_group
         inputs = [
@@ -472,21 +471,21 @@ def _grown(trace: TraceData, forward: _Forward) -> list[Found]:
             times.append(len(of_group))
     if not rows:
         return []
-    # All parts together are written once, which is what the longest of these calls does.
+    # One concatenation at the end writes all parts once, like the last and longest of these calls.
     part = 1.0 - 2.0 / float(np.median(times))
     return [(*_with_backward(trace, forward.rows[rows], part), Cause.GROWN)]
 
 
 def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
-    """Weights that `torch.nn.utils.parametrize` computes more often than once in a step, for each time that they are read."""
+    """Weights that `torch.nn.utils.parametrize` recomputes at each access, more than once per step."""
     spans = trace.columns("spans")
     inside = np.append(stacks_with(trace, _PARAMETRIZE), False)[spans["own_stack"][forward.rows]]
-    # Without steps it is not known what runs once in one.
+    # Without steps, "once per step" means nothing.
     rows = np.flatnonzero(inside & (spans["step"][forward.rows] >= 0))
     call = forward.call[rows]
     calls = Groups.by([*(spans[name][forward.rows[rows]] for name in ("step", "module", "stack")), call])
     often = calls.sizes()[calls.of_row]
-    # How often a weight is computed: as often as the operator that runs least.
+    # A weight is computed as often as its least frequent operator runs.
     weights = Groups.by([spans[name][forward.rows[rows]] for name in ("step", "module")])
     times = weights.minima(often)[weights.of_row]
     listed = []
@@ -497,7 +496,7 @@ def _parametrized(trace: TraceData, forward: _Forward) -> list[Found]:
 
 
 def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDArray[np.float64]]:
-    """Some operators with those inside, and with what backward does for them."""
+    """Some operators with those inside and their backward."""
     spans = trace.columns("spans")
     inside = nearest_of(trace, rows) >= 0
     backward = nearest_of(trace, inside.take(spans["forward"]))[:-1] >= 0
@@ -506,9 +505,9 @@ def _with_backward(trace: TraceData, rows: Rows, part: float) -> tuple[Rows, NDA
 
 
 def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
-    """What backward does after the last gradient that anything uses: the parameters of the rest are never updated.
+    """The backward work after the last gradient that anything uses: nothing updates the parameters that follow.
 
-    A gradient is used if an optimizer has tensors of its sizes, or the program itself changes some in place or computes with some element by element.
+    A gradient counts as used if tensors of its shape appear in the optimizer, or in in-place, pointwise or reduction operators outside of modules.
     """
     spans, strings = trace.columns("spans"), trace.strings
     if _ACCUMULATES not in strings:
@@ -518,10 +517,10 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     if not in_optimizer.any():
         return []
     rows = outermost_operators(trace)
-    # Before the first backward, such as where parameters get their first values, there is no gradient.
+    # Before the first backward, for example during initialization, there are no gradients.
     is_backward = phase[rows] == Phase.BACKWARD
     first_ns = spans["start_ns"][rows[is_backward]].min(initial=np.iinfo(np.int64).max)
-    # What modules compute, or what has a backward, is of no gradient either.
+    # Operators in modules or with a backward do not work on gradients either.
     has_backward = mask_of(nearest_of(trace, rows)[spans["forward"]], len(spans) + 1)
     outside = rows[(phase[rows] == Phase.FORWARD) & (spans["module"][rows] < 0) & ~has_backward[rows]]
     outside = outside[spans["start_ns"][outside] > first_ns]
@@ -542,10 +541,10 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
     is_used[sums] &= _is_of_updated_module(trace, spans["parameter"][sums], has_backward)
     if is_used[sums].all() or not is_used.any():
         return []
-    # Backward by backward: what the engine runs in a row on a thread.
+    # Number the backward passes: consecutive backward operators on a thread.
     number = Groups.runs(spans["thread"][rows], spans["step"][rows], is_backward).of_row
     needs = mask_of(nearest_of(trace, rows)[:-1][is_used], len(spans) + 1)
-    # The last one counts; where nothing is used, none is wasted.
+    # The last use counts; a pass without any use wastes nothing.
     last, uses = np.full(int(number.max(initial=0)) + 1, len(rows)), np.flatnonzero(needs[rows])
     last[number[uses]] = uses
     wasted = rows[is_backward & (np.arange(len(rows)) > last[number])]
@@ -554,9 +553,9 @@ def _unused_gradients(trace: TraceData, calls: Calls) -> list[Found]:
 
 
 def _is_of_updated_module(trace: TraceData, parameter: Rows, has_backward: Mask) -> Mask:
-    """Whether parameters, rows of `parameters`, may be of modules that read what the optimizer updates; also where that is not known.
+    """Whether parameters, rows of `parameters`, may belong to modules that read what the optimizer updates; True if unknown.
 
-    A module may read the parameters of one inside it, as attention does.
+    A module may read the parameters of a submodule, as attention does.
     """
     spans, versions, modules = (trace.columns(name) for name in ("spans", "tensor_versions", "modules"))
     phase, module = (spans[name][versions["span"]] for name in ("phase", "module"))
@@ -573,7 +572,7 @@ def _is_of_updated_module(trace: TraceData, parameter: Rows, has_backward: Mask)
 
 
 def _is_used(trace: TraceData, shapes: int, used: set[Shape]) -> bool:
-    """Whether anything uses gradients of some sizes; also where these are not known."""
+    """Whether anything uses gradients of a shape; True if the shape is unknown."""
     inputs = parsed_inputs(trace, ShapesRow(shapes))
     shape = inputs.shapes[0] if inputs is not None and inputs.shapes else None
     return not isinstance(shape, tuple) or shape in used

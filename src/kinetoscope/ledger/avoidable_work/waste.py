@@ -1,7 +1,7 @@
-"""Work of operators that could be left out, and why operators are slow where the trace shows it.
+"""Operator work that could be skipped, and why operators are slow where the trace shows it.
 
-Some of what is not needed is found by sizes alone: a gradient of many rows of which few were looked up, results of which a small part is used, a
-constant that is made again. What repeats earlier work on the same values is found where the versions of tensors were recorded: see `repeats`.
+Tensor sizes alone reveal some waste: a dense gradient for an embedding table with few lookups, a result of which a small part is used, a constant
+that is rebuilt. Work that repeats earlier work on the same values is found only if tensor versions were recorded: see `repeats`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from kinetoscope.tables.stacks import program_frames
 
 @dataclass(frozen=True, eq=False)
 class Waste:
-    """What could be left out. Each has an entry for every span.
+    """Avoidable work per span. Each array has one entry per span, and one more for "no span".
 
     Attributes:
-        part: Which part of the work could be left out, from 0 to 1.
-        why: A `Cause` for it.
-        slow: A `Cause` why it takes longer than it needs.
-        fresh: Whether it writes memory that the system hands out for it each time.
+        part: The fraction of the work that could be skipped, from 0 to 1.
+        why: The `Cause` that makes it avoidable.
+        slow: The `Cause` that makes the rest slower than necessary.
+        fresh: Whether the span writes to memory that it gets from the operating system on every call.
     """
 
     part: NDArray[np.float64]
@@ -54,29 +54,29 @@ class Waste:
     fresh: Mask
 
     def mark(self, spans: Rows, part: NDArray[np.float64], reason: Cause) -> None:
-        """Note what could be left out of some spans, where more could be than is known already."""
+        """Mark a fraction of some spans as avoidable, where it exceeds what is already marked."""
         more = part > self.part[spans]
         self.part[spans[more]], self.why[spans[more]] = part[more], reason
 
 
 LEAST_ZERO = 0.75
-"""A gradient of which less is zero is not called so."""
+"""A gradient counts as mostly zero from this fraction of zeros on."""
 MOST_USED = 0.125
-"""A result of which more is used is not thrown away."""
+"""A result counts as discarded if at most this fraction of it is used."""
 LEAST_ELEMENTS = 65_536
-"""Smaller tensors are not worth it."""
+"""Smaller tensors are ignored."""
 MOST_FACTOR = 13
-"""Fourier transforms have algorithms of their own for lengths whose prime factors are at most this."""
+"""FFT libraries have fast code for lengths whose prime factors are at most this."""
 
-# Of what an operator moves, so much must be new memory for that to be what makes it slow.
-_MOST_OF = 0.25
+# New memory explains a slow operator if it is at least this fraction of the bytes that the operator moves.
+_LEAST_FRESH_PART = 0.25
 
 _GOOD_FACTOR = 7
 _ADAGRAD_STEP = f"{OPTIMIZER_STEP}Adagrad.step"
 _TABLE_BACKWARD = ("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
 _PARTS = names("aten::slice aten::select aten::index")
 _PART_BACKWARD = ("aten::slice_backward", "aten::select_backward", "aten::_index_put_impl_")
-# What has such a tensor as an input may use all of it for each part of its result.
+# Each element of their results may depend on all elements of an input.
 _MIXING = frozenset(
     {"matmul", "indexing", "embedding", "attention", "convolution", "recurrent", "pooling", "ordering"}
 )
@@ -87,7 +87,7 @@ _INDEXING = names("aten::index aten::index_select aten::gather")
 
 @derived
 def waste_of(trace: TraceData) -> Waste:
-    """Find what could be left out, and why operators are slow; once for a trace."""
+    """Find avoidable work and the causes of slow operators; computed once per trace."""
     count = len(trace.columns("spans")) + 1
     waste = Waste(
         np.zeros(count), np.zeros(count, np.uint8), np.zeros(count, np.uint8), np.zeros(count, bool)
@@ -105,14 +105,14 @@ def waste_of(trace: TraceData) -> Waste:
 
 
 LEAST_REPEATED = 10
-"""An operator that a line calls less often in a step is no loop: layers are several, and so are the terms of a formula."""
+"""Fewer calls of an operator by one line in a step are not a loop: several layers, or terms of a formula, look the same."""
 
 
 @derived
 def called_again(trace: TraceData) -> Mask:
-    """Which spans are calls of a loop but its first: a line calls the same operator many times in a step and a module, where one call could be on a whole tensor.
+    """Repeated calls in a loop, without the first: one line calls an operator many times per step and module, where one call could process a whole tensor.
 
-    What such a call runs inside, and what backward runs for it, is of the loop, too. Those of optimizers, which are torch's, are none. False at the end for no span.
+    Includes what these calls run inside and their backward. Loops in optimizers belong to torch and do not count. The last entry, for no span, is False.
     """
     spans = trace.columns("spans")
     outer = outermost_operators(trace)
@@ -130,7 +130,7 @@ def called_again(trace: TraceData) -> Mask:
 
 
 def _zero_gradients(trace: TraceData, calls: Calls, waste: Waste) -> None:
-    """Dense gradients of tables of which a step looks up few rows, and what is done with all of their rows."""
+    """Dense gradients of embedding tables of which a step looks up few rows, and the work on all their rows."""
     makers = {
         call.row: sizes for call in calls.named(*_TABLE_BACKWARD) if (sizes := _table(call)) is not None
     }
@@ -140,7 +140,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, waste: Waste) -> None:
     zero = {
         table: part for table, part in zero.items() if part >= LEAST_ZERO and prod(table) >= LEAST_ELEMENTS
     }
-    # A table that products use, too, has a dense gradient anyway.
+    # A table that matrix products use, too, has a dense gradient anyway.
     for call in calls.all:
         if call.family == "matmul":
             for shape in call.operands:
@@ -168,7 +168,7 @@ def _zero_gradients(trace: TraceData, calls: Calls, waste: Waste) -> None:
 
 
 def _table(call: DistinctCall) -> tuple[Shape, float] | None:
-    """The sizes of the table whose dense gradient a call makes, and at least which part of it is zeros; None where they are not known."""
+    """The shape of the table whose dense gradient a call computes, and the least fraction of zeros in it; None if unknown."""
     rows = call.value(5 if "bag" in call.name else 2)
     if not (call.has_tensor(0) and call.has_tensor(1) and call.shape(0)) or type(rows) is not int:
         return None
@@ -176,9 +176,9 @@ def _table(call: DistinctCall) -> tuple[Shape, float] | None:
 
 
 def _discarded(trace: TraceData, calls: Calls, waste: Waste) -> None:
-    """A product whose result is used only in part, and what is done with all of it: the gradient of the part says so.
+    """Matrix products of whose result only a part is used, and the work on all of it. The gradient of the part shows it.
 
-    Not where layers of one size pass it on to each other, or something looks at other parts of it, too.
+    Skipped if layers of the same size pass the result on, or if anything reads other parts of it.
     """
     spans, counts = trace.columns("spans"), costs_of(trace).counted.counts
     forward = spans["phase"] == Phase.FORWARD
@@ -198,7 +198,7 @@ def _discarded(trace: TraceData, calls: Calls, waste: Waste) -> None:
         ]
         mixed = any(
             call.family in _MIXING and call.name not in _PARTS and ran_forward[call.row]
-            # Also as a view of other sizes.
+            # A view may have another shape.
             and any(prod(tensor) == prod(sizes) for tensor in call.operands)
             for call in calls.all
         )  # fmt: skip
@@ -206,15 +206,15 @@ def _discarded(trace: TraceData, calls: Calls, waste: Waste) -> None:
             continue
         share = 1.0 - min(1.0, used / (makes * prod(sizes)))
         if share >= 1.0 - MOST_USED:
-            everything = (*makers, *concerned, *(call for call, _ in parts))
-            marked |= {call.row: max(share, marked.get(call.row, 0.0)) for call in everything}
+            wasteful = (*makers, *concerned, *(call for call, _ in parts))
+            marked |= {call.row: max(share, marked.get(call.row, 0.0)) for call in wasteful}
     rows, shares = calls.spans_of(marked)
     inside = spans["phase"][rows] != Phase.OPTIMIZER
     waste.mark(rows[inside], shares[inside], Cause.DISCARDED)
 
 
 def _use(call: DistinctCall) -> tuple[Shape, int] | None:
-    """The sizes of what a part was taken from, and the elements of the part, by the call for its gradient; None where they are not known."""
+    """The shape of a sliced tensor and the element count of the slice, read from the slice's gradient call; None if unknown."""
     part, sizes = 0, call.value(1)
     if "index_put" in call.name:
         part, sizes = 2, call.shape(0) if call.has_tensor(0) and call.value(3) is True else None
@@ -224,14 +224,17 @@ def _use(call: DistinctCall) -> tuple[Shape, int] | None:
 
 
 def _made_again(trace: TraceData, calls: Calls, waste: Waste) -> None:
-    """Runs of operators that compute with constants and indices alone, such as a mask or the degrees of a graph. From constants alone the result is needed once; from indices once a step, since they may differ in the next one."""
+    """Runs of operators on constants and indices only, such as a mask or the degrees of a graph.
+
+    A result of constants is needed once; one of indices once per step, because the next step may have others.
+    """
     spans = trace.columns("spans")
     rows = outermost_operators(trace, (spans["phase"] == Phase.FORWARD) & (spans["stack"] >= 0))
     makes = np.array([text in _CONSTANTS for text in trace.strings], dtype=bool)[spans["name"][rows]]
     if not makes.any():
         return
     run, first, length = _runs(trace, rows, makes)
-    # Runs of the same operators with the same sizes are looked at once.
+    # Inspect runs of the same operators with the same shapes once.
     index = np.arange(len(rows)) - first[run]
     operators = hashed(index, spans["name"][rows], shapes_of(trace)[rows])
     alike = Groups.by([Groups(run, len(first)).sums(operators.view(np.int64)), length])
@@ -257,7 +260,7 @@ def _made_again(trace: TraceData, calls: Calls, waste: Waste) -> None:
 
 
 def _inside(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
-    """The operators that are some spans or inside one of these, and which that is."""
+    """The operators among or inside some spans, and for each the span that it belongs to."""
     around = nearest_of(trace, rows)[:-1]
     inside = np.flatnonzero((around >= 0) & is_operator(trace.column("spans", "kind")))
     return inside, around[inside].astype(np.int64)
@@ -276,9 +279,9 @@ def _repeated(trace: TraceData, waste: Waste) -> None:
 
 
 def _runs(trace: TraceData, rows: Rows, makes: Mask) -> tuple[Rows, Rows, Rows]:
-    """Runs of operators of one function in which no gradient flows: for each operator its run, and where each run begins and how long it is.
+    """Split the operators into runs within one Python function that need no gradient: the run of each operator, and the first row and length of each run.
 
-    One begins with each first constant of a function, and with each operator that is in none, which are as good as no run.
+    A run begins with the first constant that a function makes. Every other operator is a run by itself.
     """
     spans, frames = trace.columns("spans"), trace.columns("frames")
     function = np.append(Groups.by([frames["file"], frames["function"]]).of_row, np.int32(-1))[
@@ -304,7 +307,7 @@ def _runs(trace: TraceData, rows: Rows, makes: Mask) -> tuple[Rows, Rows, Rows]:
 
 
 def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[int, Cause]:
-    """How many operators of a run compute with constants and indices alone, and whether with constants alone; 0 for too few."""
+    """How many leading operators of a run use constants and indices only, and `CONSTANT` or, with indices, `REPEATED`; 0 if they compute nothing large."""
     sizes: set[int] = set()
     counted_up, of_indices, taken, computing = False, False, 0, 0
     for row in calls.tolist():
@@ -322,7 +325,7 @@ def _again(known: dict[int, DistinctCall], calls: NDArray[np.int32]) -> tuple[in
             ]
             if not inputs or any(count not in sizes and not is_index for count, is_index in inputs):
                 break
-            # Whole numbers are indices, unless a constant of the run is of them.
+            # Integer inputs are indices, unless the run itself made them.
             from_outside = (is_index and not (counted_up and count in sizes) for count, is_index in inputs)
             of_indices |= any(from_outside) or call.name in _INDEXING
             sizes |= {count for count, is_index in inputs if not is_index}
@@ -342,7 +345,7 @@ def _made_elements(call: DistinctCall) -> int:
 
 
 def _slow(trace: TraceData, calls: Calls, waste: Waste) -> None:
-    """Why operators take longer than they need: lengths of transforms, conversions, copies to another layout."""
+    """Mark slow operators with their cause: an FFT length, a type conversion, a copy to another layout."""
     reasons: dict[int, float] = {}
     for call in calls.all:
         if call.family == "fourier" and _largest_factor(_length(call)) > MOST_FACTOR:
@@ -369,13 +372,13 @@ def _length(call: DistinctCall) -> int:
 
 
 def transform_length(trace: TraceData, span: int) -> int:
-    """The length of the Fourier transform that a span is; 1 where it is not known."""
+    """The length of a span's Fourier transform; 1 if unknown."""
     call = call_of_span(trace, span)
     return 1 if call is None else _length(call)
 
 
 def good_length(length: int) -> int:
-    """The smallest length from one on whose prime factors are at most 7."""
+    """The smallest length that is at least `length` and whose prime factors are at most 7."""
     candidate = length
     while _largest_factor(candidate) > _GOOD_FACTOR:
         candidate += 1
@@ -383,14 +386,14 @@ def good_length(length: int) -> int:
 
 
 def table_rows(trace: TraceData, spans: Rows) -> int:
-    """The rows of the largest table of embeddings whose dense gradient one of some spans makes; 0 where none does."""
+    """The row count of the largest embedding table whose dense gradient one of the spans computes; 0 if none does."""
     calls = (call_of_span(trace, span) for span in spans.tolist())
     tables = (_table(call) for call in calls if call is not None and call.name in _TABLE_BACKWARD)
     return max((table[0][0] for table in tables if table is not None), default=0)
 
 
 def _largest_factor(number: int) -> int:
-    """The largest prime factor of a number; 1 of numbers below 2, and of those too large to be lengths."""
+    """The largest prime factor of a number; 1 for numbers below 2 and for those too large to be lengths."""
     largest, factor = 1, 2
     while 1 < number < 2**40 and factor * factor <= number:
         while number % factor == 0:
@@ -400,10 +403,10 @@ def _largest_factor(number: int) -> int:
 
 
 def _fresh_memory(trace: TraceData, waste: Waste) -> None:
-    """Which operators write large blocks that the system hands out for them: the one of an outermost operator that moves most bytes."""
+    """Mark operators that write large, newly allocated blocks: in each outermost operator, the one that moves the most bytes."""
     allocations, spans = trace.columns("allocations"), trace.columns("spans")
     blocks = np.flatnonzero((allocations["bytes"] >= FRESH_BYTES) & (allocations["device_type"] == 0))
-    # The column `span` is expensive: it is computed only for traces with large blocks.
+    # The `span` column is expensive: compute it only for traces with large blocks.
     blocks = blocks[allocations["span"][blocks] >= 0] if len(blocks) else blocks
     if len(blocks) == 0:
         return
@@ -413,10 +416,9 @@ def _fresh_memory(trace: TraceData, waste: Waste) -> None:
     while (parent[top] >= 0).any():
         top = np.where(parent[top] >= 0, parent[top], top)
     bytes_of = Groups(top, len(spans)).sums(allocations["bytes"][blocks])
-    # The operator in each outermost one that moves most.
     outer = nearest_of(trace, top)[:-1]
     costs = costs_of(trace)
     writers = np.flatnonzero((outer >= 0) & costs.counted.counts & (costs.bytes_moved > 0))
     order = writers[np.lexsort((costs.bytes_moved[writers], outer[writers]))]
     chosen = order[ends_run(outer[order])]
-    waste.fresh[chosen] = _MOST_OF * costs.bytes_moved[chosen] <= bytes_of[outer[chosen]]
+    waste.fresh[chosen] = _LEAST_FRESH_PART * costs.bytes_moved[chosen] <= bytes_of[outer[chosen]]
