@@ -1,7 +1,7 @@
-"""How long a thread was ready to run, but had no processor: other programs, or other threads, had it.
+"""How long a thread was runnable but had no CPU core, because other programs or threads used it.
 
-The sampler reads it of each thread some hundred times a second, as the system counts it. In the time between two samples it is taken to be
-spread evenly.
+The sampler reads the system's counter for each thread about a hundred times a second. Between two samples, the wait is assumed to be spread
+evenly.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kinetoscope.tables.intervals import Intervals
 
 @dataclass(frozen=True, eq=False)
 class ProcessorWaits:
-    """How long one thread had waited for a processor, over time.
+    """The cumulative wait of one thread for a CPU core.
 
     Attributes:
-        time_ns: Moments, in order; the first is the beginning of its first sample of which it is known.
-        waited_ns: How long it had waited until each of them.
+        time_ns: Sorted times; the first is the start of the first sample with a known wait.
+        waited_ns: The total wait up to each time.
     """
 
     time_ns: Rows
@@ -31,11 +31,11 @@ class ProcessorWaits:
 
     @property
     def known(self) -> bool:
-        """Whether it was recorded."""
+        """Whether waits were recorded."""
         return len(self.time_ns) > 1
 
     def within(self, start_ns: Rows, end_ns: Rows) -> Rows:
-        """How long it waited in some windows, at most their duration."""
+        """The wait in some windows, at most their duration."""
         if not self.known:
             return np.zeros(len(start_ns), dtype=np.int64)
         until = [np.interp(edge_ns, self.time_ns, self.waited_ns) for edge_ns in (start_ns, end_ns)]
@@ -44,12 +44,12 @@ class ProcessorWaits:
 
 @derived
 def processor_waits(trace: TraceData, thread: int) -> ProcessorWaits:
-    """What a thread, a row of `threads`, waited for a processor; once for a trace."""
+    """The waits of a thread, a row of `threads`, for a CPU core."""
     samples = trace.columns("samples")
     rows = np.flatnonzero((samples["thread"] == thread) & (samples["waited_ns"] >= 0))
     end, period = samples["time_ns"][rows], samples["period_ns"][rows]
     waited = _as_it_was(samples["waited_ns"][rows].astype(np.int64), period.astype(np.int64))
-    # Between the end of a sample and the beginning of the next one, none is known.
+    # Between the end of a sample and the start of the next one, no wait is known.
     begin = np.maximum(end - period, np.append(np.iinfo(np.int64).min, end)[: len(end)])
     time_ns = np.stack([begin, end], axis=1).ravel().astype(np.int64)
     steps = np.stack([np.zeros_like(waited), waited], axis=1).ravel()
@@ -57,9 +57,9 @@ def processor_waits(trace: TraceData, thread: int) -> ProcessorWaits:
 
 
 def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
-    """Clamp the wait of each period, passing the rest on to earlier ones.
+    """Clamp the wait of each period to its length, moving the excess to earlier periods.
 
-    The system counts a wait when it ends, so that a long one may be more than the period in which it did: the rest belongs before it.
+    The system counts a wait when it ends, so a long one may exceed the period in which it ended.
     """
     if (waited_ns <= period_ns).all():
         return waited_ns
@@ -72,7 +72,7 @@ def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
 
 
 def running_thread(trace: TraceData, mine: Mask) -> int:
-    """The thread of some, for each row of `threads` whether it counts, that samples saw run or wait to run for longest; -1 without any."""
+    """Of the threads in a mask, the one that samples saw running or runnable for longest; -1 if none."""
     samples = trace.columns("samples")
     is_active = mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED)
     by_thread = Groups(np.where(is_active, samples["thread"], -1), len(mine))
@@ -82,15 +82,15 @@ def running_thread(trace: TraceData, mine: Mask) -> int:
 def waits_in(
     trace: TraceData, thread: int, parts: Intervals, waiting: Intervals, start_ns: Rows, end_ns: Rows
 ) -> Rows:
-    """How long a thread had no processor in some parts of windows: such waits are spread evenly over the time in which it ran or was ready to run.
+    """How long a thread had no CPU core in parts of windows; waits spread evenly over the time in which it was running or runnable.
 
     Args:
         trace: The trace.
         thread: The thread, a row of `threads`; -1 for none.
-        parts: When a wait counts.
-        waiting: When the process waits for a device, and needs no processor.
-        start_ns: When each window begins.
-        end_ns: When each ends.
+        parts: When waits count.
+        waiting: When the process waits for a device and needs no CPU core.
+        start_ns: The start of each window.
+        end_ns: The end of each window.
     """
     samples, waits = trace.columns("samples"), processor_waits(trace, thread)
     if thread < 0 or not waits.known:

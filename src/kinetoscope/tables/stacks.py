@@ -1,4 +1,4 @@
-"""Python stacks: which frames are the user's, and which stack a span's time counts for."""
+"""Python stacks: the user's frames, and the stack that a span's time counts for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kinetoscope.model.nesting import depths_of
 from kinetoscope.model.rows import Mask, mask_of
 from kinetoscope.model.trace_data import TraceData, derived
 
-# Which source line a person would look at: the innermost frame of a stack that is not torch's or ours, nor Python's that torch called.
+# The user's line of a stack is its innermost frame outside torch, this package, and standard library code called by them.
 
-# Any of these files shows the location of a torch package, installed or not.
+# Any of these files reveals the folder of a torch package, installed or not.
 _KNOWN_FILES = (
     "/torch/nn/modules/module.py",
     "/torch/utils/_contextlib.py",
@@ -27,10 +27,10 @@ _KNOWN_FILES = (
     "/torch/_dynamo/eval_frame.py",
 )
 _PACKAGES = ("torch", "torchgen", "functorch", "torchvision", "torchaudio", "kinetoscope")
-# What torch.compile generates lies in a folder that is named as the file begins.
+# torch.compile puts generated files into a folder named after the beginning of the file name.
 _GENERATED = re.compile(r"/(\w\w)/c\1[a-z2-7]{40,}\.py$")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-# The package's own examples are programs like any other.
+# This package's examples count as user programs.
 _OWN_PROGRAMS = ("/kinetoscope/examples/", "/kinetoscope/demo/")
 _OWN_ROOMS = tuple(
     f"/kinetoscope/{part}"
@@ -51,13 +51,13 @@ _OWN_ROOMS = tuple(
 
 @derived
 def user_frames(trace: TraceData) -> Mask:
-    """Return for each frame whether it is the user's: not in torch, not in this package, not in Python's import system."""
+    """Return for each frame whether it is the user's: outside torch, this package and Python's import system."""
     roots = _torch_roots(list(_paths(trace).values()))
     return _frames_whose_file(trace, lambda path: not _is_library(path, roots))
 
 
 def _paths(trace: TraceData) -> dict[int, str]:
-    """The files of frames with slashes, by their numbers."""
+    """The files of frames, with forward slashes, by string number."""
     numbers = np.unique(trace.column("frames", "file")).tolist()
     return {number: trace.strings[number].replace("\\", "/") for number in numbers}
 
@@ -69,23 +69,23 @@ def _frames_whose_file(trace: TraceData, passes: Callable[[str], bool]) -> Mask:
 
 @derived
 def in_user_code(trace: TraceData) -> Mask:
-    """Return for each stack whether its last frame is the user's; frames of Python's standard library that torch called are not."""
+    """Return for each stack whether its innermost frame is the user's; standard library frames count as their caller does."""
     frame = trace.column("stacks", "frame")
     is_user = np.append(user_frames(trace), False)[frame]
     is_standard = np.append(_frames_whose_file(trace, _is_standard), False)[frame]
-    # A frame of the standard library is what the frame that called it is; the outermost one is the program.
+    # A standard library frame belongs to its caller; the outermost frame is the program.
     rows = _innermost(trace, ~is_user | ~is_standard)
     return np.asarray(np.where(rows >= 0, is_user[rows], is_user))
 
 
 @derived
 def user_stacks(trace: TraceData) -> NDArray[np.int32]:
-    """Return for each stack the stack whose last frame is the innermost user frame; itself where no frame is one."""
+    """Return for each stack the stack that ends with its innermost user frame; the stack itself if it has none."""
     themselves = np.arange(len(trace.columns("stacks")), dtype=np.int32)
     return _innermost_or(trace, in_user_code(trace), themselves)
 
 
-# Libraries that only compute what the program asks for: to a person who looks for a cause, their lines say nothing.
+# Libraries that only compute what the program requests: their lines do not show a cause.
 _COMPUTING_PACKAGES = ("PIL", "cv2", "numpy", "pandas", "scipy", "skimage", "sklearn")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)")
 
@@ -96,9 +96,9 @@ def _is_standard(path: str) -> bool:
 
 @derived
 def project_frames(trace: TraceData) -> Mask:
-    """For each frame whether it is in the program's own files: below the folder of the script or the working directory, and in no installed package.
+    """For each frame whether it is in the program's own files: below the script's folder or the working directory, outside installed packages.
 
-    Where no frame is, any code counts that is neither torch's nor Python's.
+    If no frame is, all code outside torch, Python and computing libraries counts.
     """
     program = trace.info.get("program")
     facts = program if isinstance(program, dict) else {}
@@ -124,7 +124,7 @@ def project_frames(trace: TraceData) -> Mask:
 
 
 def installed_package(file: str) -> str:
-    """The name of the installed package, or the archive, that a file is in; empty for others."""
+    """The name of the installed package or archive that contains a file; empty for other files."""
     path = file.replace("\\", "/")
     for folder in (*_INSTALLED, ".zip/", ".egg/"):
         _, separator, inside = path.rpartition(folder)
@@ -134,7 +134,7 @@ def installed_package(file: str) -> str:
 
 
 def library_frames(trace: TraceData) -> Mask:
-    """Return for each frame whether it is of Python's standard library, or of a library that only computes what the program asks for."""
+    """Return for each frame whether it is in Python's standard library or in a computing library such as numpy."""
     return _frames_whose_file(
         trace, lambda path: _is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES)
     )
@@ -142,52 +142,52 @@ def library_frames(trace: TraceData) -> Mask:
 
 @derived
 def program_stacks(trace: TraceData) -> NDArray[np.int32]:
-    """The same as `user_stacks` without frames of Python's standard library and of libraries that compute, where others are left."""
+    """`user_stacks` without frames of the standard library and of computing libraries, unless nothing else is left."""
     others = np.append(~library_frames(trace), False)[trace.column("stacks", "frame")]
     return _innermost_or(trace, in_user_code(trace) & others, user_stacks(trace))
 
 
 @derived
 def program_frames(trace: TraceData) -> NDArray[np.int32]:
-    """For each stack the row of the frame of its innermost line of the program; -1 without, and at the end for no stack."""
+    """For each stack the frame of its innermost program line; -1 for none, and at the end for "no stack"."""
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))
     return np.asarray(frame[np.append(program_stacks(trace), np.int32(-1))])
 
 
 @derived
 def project_lines(trace: TraceData) -> NDArray[np.int32]:
-    """For each stack the row of the frame of its innermost line in the program's own files, that of `program_frames` where none is; -1 at the end for no stack."""
+    """For each stack the frame of its innermost line in the program's own files, else that of `program_frames`; -1 at the end for "no stack"."""
     frame = trace.column("stacks", "frame")
     rows = np.append(_innermost(trace, np.append(project_frames(trace), False)[frame]), np.int32(-1))
     return np.where(rows >= 0, np.append(frame, np.int32(-1))[rows], program_frames(trace))
 
 
 def _innermost(trace: TraceData, chosen: Mask) -> NDArray[np.int32]:
-    """For each stack the innermost of the chosen stacks that it begins with, which may be itself; -1 where there is none."""
+    """For each stack the nearest chosen stack among itself and its callers; -1 for none."""
     parent = trace.column("stacks", "parent")
     return _core.nearest_marked(parent, depths_of(parent), chosen)
 
 
 def _innermost_or(trace: TraceData, chosen: Mask, otherwise: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For each stack the innermost of the chosen stacks that it begins with; the other one where there is none."""
+    """For each stack the nearest chosen stack among itself and its callers, else its entry of `otherwise`."""
     rows = _innermost(trace, chosen)
     return np.where(rows >= 0, rows, otherwise)
 
 
 def stacks_with(trace: TraceData, *endings: str, functions: Collection[str] = ()) -> Mask:
-    """Find the stacks that have a frame, innermost or further out, in some files.
+    """Find the stacks with any frame in some files.
 
     Args:
         trace: The trace.
-        endings: How the paths of the files end.
-        functions: The qualified names of the functions that the frame may be in; any by default.
+        endings: The endings of the files' paths.
+        functions: The qualified names of the functions; any by default.
     """
     chosen = _frames_in(trace, lambda path: path.endswith(endings), functions)
     return _innermost(trace, np.append(chosen, False)[trace.column("stacks", "frame")]) >= 0
 
 
 def _frames_in(trace: TraceData, passes: Callable[[str], bool], functions: Collection[str]) -> Mask:
-    """For each frame whether its file passes a test and it is in one of some functions, in any without them."""
+    """For each frame whether its file passes a test and its function is among `functions`, if there are any."""
     chosen = _frames_whose_file(trace, passes)
     if functions:
         names = [row for row, text in enumerate(trace.strings) if text in functions]
@@ -196,12 +196,12 @@ def _frames_in(trace: TraceData, passes: Callable[[str], bool], functions: Colle
 
 
 def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = ()) -> Mask:
-    """Find the stacks that, below the innermost frame of the program's own code, have a frame in some files of libraries.
+    """Find the stacks in which the innermost user frame calls into some files of libraries.
 
     Args:
         trace: The trace.
-        places: What a part of the paths of the files is.
-        functions: The qualified names of the functions that the frame may be in; any by default.
+        places: Parts of the files' paths.
+        functions: The qualified names of the functions; any by default.
     """
     is_user, frame = user_frames(trace), trace.column("stacks", "frame")
     chosen = (
@@ -213,9 +213,9 @@ def stacks_inside(trace: TraceData, *places: str, functions: Collection[str] = (
 
 @derived
 def working_stacks(trace: TraceData) -> NDArray[np.int32]:
-    """Return for each stack the one in which what it started ran: without the frames that only enter a range.
+    """Return for each stack the one that its time counts for: without frames that only enter a range.
 
-    A range begins inside of the `__enter__` of its context manager, which has returned when what is in the range runs.
+    A range begins in the `__enter__` of its context manager, which returns before the code in the range runs.
     """
     frames, stacks, strings = trace.columns("frames"), trace.columns("stacks"), trace.strings
     files, functions = frames["file"].tolist(), frames["function"].tolist()
@@ -229,7 +229,7 @@ def working_stacks(trace: TraceData) -> NDArray[np.int32]:
     )
     frame, is_called = stacks["frame"], stacks["parent"] >= 0
     enters_range = np.append(enters, False)[frame] & is_called
-    # A context manager of the program's own may do more than enter a range.
+    # A context manager of the program may do more than enter a range.
     goes_on = np.append(~user_frames(trace), False)[frame] & is_called
     rows = _innermost(trace, enters_range | ~goes_on)
     return _innermost(trace, (rows < 0) | ~enters_range[rows])
@@ -241,13 +241,13 @@ def is_library_file(file: str) -> bool:
 
 
 def is_program_file(file: str) -> bool:
-    """Whether a file is neither such a one nor of Python's standard library, nor of a library that only computes what the program asks for."""
+    """Whether a file is neither a library file nor in Python's standard library or a computing library."""
     path = file.replace("\\", "/")
     return not (_is_library(path, ()) or _is_standard(path) or _in_packages(path, _COMPUTING_PACKAGES))
 
 
 def _torch_roots(files: list[str]) -> tuple[str, ...]:
-    """Find where torch lies, also when it is not installed but built in place."""
+    """The folders of torch, also if it was built in place instead of installed."""
     return tuple(
         {file[: -len(known)] + "/torch/" for file in files for known in _KNOWN_FILES if file.endswith(known)}
     )
@@ -268,5 +268,5 @@ def _in_packages(file: str, packages: tuple[str, ...]) -> bool:
 
 @derived
 def span_stacks(trace: TraceData) -> NDArray[np.int32]:
-    """For each span the stack that its time counts for, -1 without: a range is not spent in what entered it."""
+    """For each span the stack that its time counts for, -1 for none; a range does not count for the frame that entered it."""
     return np.asarray(np.append(working_stacks(trace), np.int32(-1)).take(trace.column("spans", "stack")))

@@ -1,4 +1,4 @@
-"""Kinds of steps: those in which about the same operators run, such as training steps and the evaluation after every tenth."""
+"""Kinds of steps: steps that run about the same operators, such as training steps and the evaluation after every tenth."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from kinetoscope.tables.step_extents import start_up_steps, step_extents
 
 Counts = NDArray[np.float64]
 Operators = Mapping[str, tuple[float, float]]
-"""How often each operator runs in a step, and how long a call takes, in ns."""
+"""For each operator the number of calls in a step and the time of a call in ns."""
 
 
 STEP_KINDS_SCHEMA = table_definition("step_kinds")
 
 
-# Two steps are of one kind if they have so much of their operators in common, in the time that these take on average.
+# Steps are of one kind if they share at least this fraction of their operators, weighted by the mean time of these.
 _ALIKE = 0.75
 LEAST_OF_KIND = 3
-"""Fewer steps of a kind are single events, such as the first steps or a checkpoint, and not what a program does again and again."""
-# Steps that differ more than these are taken to be like the kind that is nearest.
+"""Fewer steps of a kind are single events, such as the first steps or a checkpoint."""
+# After this many kinds, further steps join the most similar kind.
 _MOST_KINDS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class NamedSteps:
-    """What steps are called.
+    """The names of steps.
 
     Attributes:
-        names: The different names.
-        name: For each row of `steps` a place in `names`; -1 of one without a name.
-        arguments: For each row of `steps` its arguments, as JSON text; None without arguments.
+        names: The distinct names.
+        name: For each row of `steps` an index in `names`; -1 for none.
+        arguments: For each row of `steps` its arguments as JSON text; None without arguments.
     """
 
     names: list[str]
@@ -54,7 +54,7 @@ class NamedSteps:
 
 @derived
 def named_steps(trace: TraceData) -> NamedSteps:
-    """Find the names of the steps of a trace, once; of several in one step, the first counts."""
+    """The names of the steps of a trace; if a step has several, the first counts."""
     spans, count = trace.columns("spans"), len(trace.columns("steps"))
     marks = {row: mark for row, text in enumerate(trace.strings) if (mark := parse_step_mark(text))}
     steps = NamedSteps([], np.full(count, -1, np.int32), [None] * count)
@@ -77,10 +77,10 @@ def step_kinds(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
 
     Args:
         trace: The trace.
-        peak_flops: The peak FLOP/s of the devices, as of `steps`.
+        peak_flops: The peak FLOP/s of the devices, as for `steps`.
 
     Returns:
-        The table, empty without steps; the meaning of its columns is in `STEP_KINDS_SCHEMA`.
+        The table, empty without steps; `STEP_KINDS_SCHEMA` describes its columns.
 
     Raises:
         ArgumentError: `peak_flops` is not a number above 0 or a mapping to such numbers.
@@ -89,7 +89,7 @@ def step_kinds(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
 
 
 def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
-    """The rows of the table without what is computed in the steps, which takes longer to count."""
+    """The rows of the `step_kinds` table without the FLOPs columns, which take longer to compute."""
     computed = ("flops_per_s", "mfu")
     columns = tuple(column for column in STEP_KINDS_SCHEMA.columns if column.name not in computed)
     timed = replace(STEP_KINDS_SCHEMA, columns=columns)
@@ -98,7 +98,7 @@ def kinds_in(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def work_of_kinds(trace: TraceData, peak_flops: Any = None) -> dict[str, NDArray[np.float64]]:
-    """The columns `flops_per_s` and `mfu` of the table; 0 where nothing was counted in most steps of a kind."""
+    """The columns `flops_per_s` and `mfu`: medians over the steps of each kind; 0 if nothing was counted in most of them."""
     duration_ns = step_extents(trace).duration_ns
     work, kind = step_work(trace, duration_ns, peak_flops), kinds_of_steps(trace)
     kinds = range(int(kind.max(initial=-1)) + 1)
@@ -135,9 +135,9 @@ def _times(trace: TraceData) -> dict[str, Any]:
 
 @derived
 def kinds_of_steps(trace: TraceData) -> Rows:
-    """For each row of `steps` the number of its kind, the one with most time first; -1 of start-up."""
+    """For each row of `steps` the number of its kind, most total time first; -1 for start-up."""
     operators, rows = _operators(trace), np.flatnonzero(~start_up_steps(trace))
-    # Most steps of a program have the same counts as others.
+    # Most steps have the same counts as other steps.
     name = named_steps(trace).name
     mixed = operators.fingerprint[rows] + hashed(name[rows] + np.int32(1))
     _, first, same, often = np.unique(mixed, return_index=True, return_inverse=True, return_counts=True)
@@ -165,9 +165,9 @@ def kinds_of_steps(trace: TraceData) -> Rows:
 
 @derived
 def main_kind(trace: TraceData) -> int:
-    """The kind whose steps stand for those of the program where only one can be shown; -1 without steps.
+    """The kind that represents the program where only one can be shown; -1 without steps.
 
-    It is the one with most time of those with several steps, as the first steps may be of a kind of their own, or else the one with most steps.
+    It is the kind with the most time among those with at least `LEAST_OF_KIND` steps, or else the kind with the most steps.
     """
     kind, number = kinds_of_steps(trace), trace.column("steps", "number")
     often = np.array([len(np.unique(number[kind == one])) for one in range(int(kind.max(initial=-1)) + 1)])
@@ -177,29 +177,29 @@ def main_kind(trace: TraceData) -> int:
 
 @derived
 def operators_of_kinds(trace: TraceData) -> list[Operators]:
-    """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
+    """For each kind of steps the operators of a typical step: the number of calls, and the mean self time of a call in ns."""
     operators = _operators(trace)
     return operators.of_kinds(kinds_of_steps(trace), operators.mean_ns)
 
 
 class StepOperators:
-    """The operators and backward functions in steps, or in requests, by name."""
+    """The operators and backward functions in steps or requests, by name."""
 
     def __init__(self, trace: TraceData, step: NDArray[Any], steps: int) -> None:
-        """Count what began in each step, of which there are `steps`; `step` has the place of the step of each span, -1 for none."""
+        """Count the operators that began in each of `steps` steps; `step` has each span's step index, -1 for none."""
         spans = trace.columns("spans")
         is_counted = operator_spans(trace).mask & (step >= 0)
-        # By counting, as sorting the names of a million spans takes longer than all else.
+        # Count instead of sorting, which for the names of a million spans would dominate.
         counts = Groups(np.where(is_counted, spans["name"], -1), len(trace.strings)).sizes()
         self.names = np.flatnonzero(counts).astype(np.int32)
         name = np.where(is_counted, places_of(self.names, len(trace.strings))[spans["name"]], np.int32(-1))
         self._trace, self._strings, self._by_name = trace, trace.strings, Groups(name, len(self.names))
-        # What takes no time at all still tells steps apart. With what is inside: of many spans, self times take long.
+        # Operators without any time still distinguish steps. Inclusive times: self times of many spans take long to compute.
         time_ns = self._by_name.sums(spans["duration_ns"])
         self.mean_duration_ns = np.maximum(time_ns, 1) / counts[self.names]
         by_step = Groups(np.where(is_counted, step, -1), steps)
         self.per_step = by_step.sizes()
-        # Equal where the counts are: the sum of a number for each call, by its name.
+        # A hash of the counts: the sum of a random number per name over all calls.
         numbers = np.append(hashed(self.names), np.uint64(0)).view(np.int64)
         self.fingerprint = by_step.sums(numbers[name]).view(np.uint64)
         # The number of calls of each name in each step, step by step.
@@ -209,29 +209,29 @@ class StepOperators:
 
     @cached_property
     def mean_ns(self) -> NDArray[np.float64]:
-        """How long a call of each name takes on average, without what is inside."""
+        """The mean self time of a call of each name."""
         time_ns = self._by_name.sums(self._trace.column("spans", "self_ns"))
         return np.asarray(np.maximum(time_ns, 1) / self._by_name.sizes())
 
     def of_kinds(self, kind: NDArray[Any], call_ns: NDArray[np.float64]) -> list[Operators]:
-        """For each kind of steps how often each operator runs in the one in its middle, and how long a call takes, in ns.
+        """For each kind the operators of its middle step: the number of calls, and the time of a call in ns.
 
         Args:
-            kind: The kind of each step, from 0; -1 without.
-            call_ns: How long a call of each of `names` takes.
+            kind: The kind of each step, from 0; -1 for none.
+            call_ns: The time of a call of each of `names`.
         """
         names = [self._strings[name] for name in self.names.tolist()]
         order, begins = Groups(kind, int(kind.max(initial=-1)) + 1).rows()
         listed: list[Operators] = []
         for begin, end in pairwise(begins.tolist()):
-            # A kind of another process has none.
+            # A kind that only another process has is empty here.
             counts = self.counts_in(int(order[(begin + end) // 2])) if begin < end else np.zeros(len(names))
             columns = zip(names, counts.tolist(), call_ns.tolist(), strict=True)
             listed.append({name: (count, mean_ns) for name, count, mean_ns in columns if count})
         return listed
 
     def counts_in(self, step: int) -> Counts:
-        """How many calls of each name a step has."""
+        """The number of calls of each name in a step."""
         of_step = slice(self._begin[step], self._begin[step + 1])
         counts = np.zeros(len(self.names))
         counts[self._name[of_step]] = self._calls[of_step]
@@ -244,13 +244,13 @@ def _operators(trace: TraceData) -> StepOperators:
 
 
 def _alike(one: Counts, others: Counts, mean_ns: Counts) -> NDArray[np.float64]:
-    """How much of its operators a step has in common with each of others: 1 for the same counts, 0 for nothing (weighted Jaccard similarity)."""
+    """The weighted Jaccard similarity of one step's operators with those of others: 1 for equal counts, 0 for nothing in common."""
     most = np.maximum(one, others) @ mean_ns
     return np.divide(np.minimum(one, others) @ mean_ns, most, out=np.ones(len(others)), where=most > 0)
 
 
 def most_of(kinds: Sequence[Operators]) -> list[str | None]:
-    """For each kind the operator whose additional calls, compared with the kind that has the next most of them, take the most time; None where it has more of none."""
+    """For each kind the operator that it has most of: its calls beyond those of any other kind take the most time; None if there is none."""
     names: list[str | None] = []
     for index, operators in enumerate(kinds if len(kinds) > 1 else ()):
         other_kinds = [kind for other_index, kind in enumerate(kinds) if other_index != index]

@@ -1,7 +1,7 @@
-"""The tables of a trace as people see them: names, modules, stacks and kinds as strings, none as null.
+"""The stored tables of a trace in readable form: names, modules, stacks and kinds as strings, missing values as null.
 
-The tables that add something up (`ops`, `modules`, `steps`, `lines`, `stacks`, `memory`) are made in
-`kinetoscope.tables`; here are those that have one row for each row the trace keeps.
+These tables have one row for each stored row. Other modules of `kinetoscope.tables` make the tables with sums (`ops`,
+`modules`, `steps`, `lines`, `stacks`, `memory`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ EVERY = slice(None)
 
 
 def memory_recorded(trace: TraceData) -> bool:
-    """Whether the recording watched allocations, so that 0 bytes means none."""
+    """Whether allocations were recorded, so that 0 bytes means none."""
     return len(trace.columns("allocations")) > 0 or bool(trace.run_info.profile_memory)
 
 
 def processes(trace: TraceData) -> Rows:
-    """The process id of each row of `threads`, -1 where it is not known."""
+    """The process id of each row of `threads`, -1 if unknown."""
     return _of_threads(trace, "process")
 
 
@@ -43,7 +43,7 @@ def ranks(trace: TraceData) -> Rows:
 
 
 def spans(trace: TraceData, *, rows: slice = EVERY) -> ArrowTable:
-    """Return the `spans` table, or some rows of it: large files are written in parts.
+    """Return the `spans` table or some rows of it, so that large files can be written in parts.
 
     Args:
         trace: The trace.
@@ -101,7 +101,7 @@ def origins(trace: TraceData) -> ArrowTable:
 
 
 def threads(trace: TraceData) -> ArrowTable:
-    """Return the `threads` table; the process and rank of the whole trace are those of its threads."""
+    """Return the `threads` table; a thread without a process or rank has those of the trace."""
     return _as_stored(trace, "threads", process=processes(trace), rank=ranks(trace))
 
 
@@ -117,7 +117,7 @@ def losses(trace: TraceData) -> ArrowTable:
 
 
 def samples(trace: TraceData) -> ArrowTable:
-    """Return the `samples` table: which line of Python each thread was in, many times a second."""
+    """Return the `samples` table: the Python line of each thread, many times a second."""
     stored, frames = trace.columns("samples"), trace.columns("frames")
     stack = stored["stack"]
     # The last entry of each is for the row -1.
@@ -154,11 +154,11 @@ def strings(trace: TraceData) -> ArrowTable:
 
 
 def rank(trace: TraceData) -> int | None:
-    """The rank of the recorded process, where it took part in a distributed run; of several processes none is it."""
+    """The rank of the recorded process; None outside of distributed runs and in a trace of several processes."""
     return None if len(trace.columns("processes")) else trace.run_info.rank
 
 
-# How the values of a column are shown whose unit they are rows of, or that has this name.
+# The texts for the values of a column, by the column's unit or name.
 _TEXTS: dict[str, Callable[[TraceData], Sequence[str]]] = {
     "row of strings": lambda trace: trace.strings,
     "row of modules": lambda trace: trace.columns("modules")["path"],
@@ -177,10 +177,10 @@ _OF_THREADS: dict[str, Callable[[TraceData, NDArray[np.int32]], Any]] = {
 
 
 class Shown(dict[str, Any]):
-    """Columns of a stored table, at some of its rows, in the form that people read; each is computed on first use.
+    """The columns of a stored table in readable form, at some of its rows; each is computed on first use.
 
-    A row of strings, modules or stacks becomes its text, a row of steps or cycles its number; `id` is the row itself. A table with a column
-    `thread` also has the thread's `process`, `rank`, `os_tid` and `thread_name`.
+    Rows of strings, modules and stacks become texts, rows of steps and cycles their numbers; `id` is the row itself. A table with a
+    `thread` column also has the thread's `process`, `rank`, `os_tid` and `thread_name`.
 
     Attributes:
         stored: The stored table.
@@ -205,14 +205,14 @@ class Shown(dict[str, Any]):
 
 
 def _as_stored(trace: TraceData, name: str, **more: Any) -> ArrowTable:
-    """Show a stored table; `more` are columns that follow from it."""
+    """Return a stored table in readable form, with additional columns `more`."""
     columns = Shown(trace, name)
     columns |= more
     return to_arrow(name, columns)
 
 
 def _of_threads(trace: TraceData, name: str) -> Rows:
-    """The process or rank of each thread; of a trace of one process that of the trace, where the thread has none."""
+    """The process or rank of each thread; in a trace of one process, the trace's if the thread has none."""
     of_thread = trace.column("threads", name)
     of_trace = None if len(trace.columns("processes")) else getattr(trace.run_info, name)
     return np.where(of_thread >= 0, of_thread, -1 if of_trace is None else of_trace).astype(np.int64)

@@ -1,10 +1,10 @@
-"""How fast a machine can do what an operator does: the least time for so many operations and bytes of one family of operators.
+"""The least time that operators need on this machine, by family, operations and bytes.
 
-A rate is what the best implementation at hand reaches at a size, not the peak of the processor. Rates come from a calibration of the machine
-that recorded the trace (`kinetoscope calibrate`) where the trace has one. For a family that it does not have, and without any, they are the best
-rates seen in the trace itself: what took longest for its size is then only compared with what was faster.
+A rate is what the best available implementation reaches at a size, not the peak of the CPU. Rates come from a calibration of the machine that recorded the
+trace (`kinetoscope calibrate`). Without one, or for families that it lacks, they are the best rates in the trace itself: slow calls are then compared only
+with faster calls of the same trace.
 
-A curve says how long work of a size takes at least, without the fixed cost of a call: a larger piece never less than a smaller one.
+A curve gives the least time for work of a size, without the fixed cost of a call. It never falls with size.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Floats = NDArray[np.float64]
 
 
 CALL, STREAM, RANDOM = "call", "stream", "random"
-"""Curves of no family: an operator that does nothing, reading and writing memory, random numbers."""
+"""Curves that belong to no family: an empty operator, reading and writing memory, random numbers."""
 
-# Families that are as fast as memory is, each by the bytes they move; others than these by their operations.
+# The curves of families that memory limits, by bytes moved. All other families go by operations.
 _BY_BYTES = {
     "copying": STREAM,
     "optimizer": STREAM,
@@ -41,40 +41,40 @@ _BY_BYTES = {
     "indexing": "indexing",
 }
 _BACKWARD = frozenset({"convolution", "attention", "normalization", "softmax", "recurrent", "pooling"})
-# Random numbers take much longer than the bytes they fill.
+# Drawing random numbers takes much longer than writing them.
 _RANDOM = (
     "normal", "uniform", "random", "bernoulli", "exponential", "rand", "native_dropout", "_fused_dropout", "multinomial",
     "_fill_mem_eff_dropout_mask", "geometric", "cauchy", "log_normal", "poisson",
 )  # fmt: skip
 
 
-# A call that moves so few bytes shows what any call costs, and one of fewer operations or bytes than the other number shows little else.
+# Calls that move at most the first number of bytes show the fixed cost of a call; below the second, the fixed cost still dominates.
 _NOTHING, _SOMETHING = 16, 4096
-# More than this is no fixed cost, also where all operators of a trace are large.
+# An upper bound of the fixed cost, for traces in which all operators are large.
 _LONGEST_CALL_NS = 5000.0
-# What a call of a small operator takes on usual processors, where no calibration says it: the trace may have views alone, or large ones.
+# The usual fixed cost of a small operator, a lower bound without calibration: the cheapest operators of a trace may all be views.
 _USUAL_CALL_NS = 2000.0
-# Without a calibration: memory is taken to be slower than the caches by this factor at most, and operations on any size than the best seen.
+# Without calibration: at most this much slower than the best rate in the trace, for families that memory limits and for all others.
 _MEMORY_SLACK, _SIZE_SLACK = 6.0, 4.0
-# A Fourier transform does at least this part of the operations that a product of matrices does in its time.
+# A Fourier transform reaches at least the rate of matrix products divided by this.
 _SLOWEST = 2.0
 SLOWEST_GFLOPS, SLOWEST_GBYTES = 5.0, 2.0
-"""Operations of float32 and bytes per nanosecond of which one thread of a processor reaches more."""
-# In products of so many operations it reaches more than the second number.
+"""Any CPU thread exceeds these rates: float32 operations and bytes per nanosecond."""
+# Matrix products with at least this many operations exceed this rate.
 _LARGE_FLOPS, _SLOWEST_LARGE_GFLOPS = 4_000_000, 20.0
-# Of a call of about the fixed cost, so much is taken to be work.
+# At least this fraction of a call's time counts as work, however close it is to the fixed cost.
 _LEAST_WORK = 0.1
 FRESH_BYTES = 32 * 2**20
-"""From this size on, glibc's allocator gives memory back to the system, which hands out new pages each time: its largest mmap threshold."""
+"""glibc's largest mmap threshold: freed blocks from this size on return to the system, and each allocation gets new pages."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """How long work takes at least, by its size.
+    """The least time of work by its size.
 
     Attributes:
         size: Sizes in ascending order: operations or bytes.
-        time_ns: How long work of each size takes; ascending.
+        time_ns: The least time for each size; ascending.
     """
 
     size: Floats
@@ -82,37 +82,37 @@ class Curve:
 
     @classmethod
     def of(cls, points: Iterable[tuple[float, float]], call_ns: float = 0.0) -> Curve | None:
-        """A curve through measured times, made monotone; None without any.
+        """A curve through measured times, made monotone; None without points.
 
         Args:
-            points: Sizes above 0 and the time that each took.
-            call_ns: The fixed cost of a call, which each of these times has in it.
+            points: Sizes and times, both above 0; others are ignored.
+            call_ns: The fixed cost of a call, which the times include.
         """
         measured_points = sorted((size, time) for size, time in points if size > 0 and time > 0)
         if not measured_points:
             return None
         size, time = np.array(measured_points, dtype=np.float64).T
-        # What a larger piece took, a smaller one takes at most.
+        # A smaller piece needs no more time than a larger one.
         time = np.minimum.accumulate(time[::-1])[::-1]
         work = np.maximum(time - call_ns, _LEAST_WORK * time)
         distinct = np.append(True, np.diff(size) > 0)
         return cls(size[distinct], work[distinct])
 
     def least_ns(self, size: Floats) -> Floats:
-        """The least time for work of some sizes: between two sizes in between, beyond them at the rate of the nearest."""
+        """The least time for work of some sizes: interpolated, and beyond the measured sizes at the rate of the nearest."""
         inside = np.clip(size, self.size[0], self.size[-1])
         log_time = np.interp(np.log(inside), np.log(self.size), np.log(self.time_ns))
         return np.asarray(np.exp(log_time) * size / inside)
 
 
 def curve_name(family: str, operator: str, dtype: str, *, by_bytes: bool) -> str:
-    """The curve of an operator: its family, with `backward` where that is another algorithm, and the element type of operations.
+    """The name of an operator's curve: its family, `backward` if that is another algorithm, and the element type unless it goes by bytes.
 
     Args:
-        family: The family of its formula.
-        operator: Its name.
-        dtype: The element type that it computes in.
-        by_bytes: Whether the curve is by bytes.
+        family: The family of the operator's formula.
+        operator: The operator's name.
+        dtype: The element type of the computation.
+        by_bytes: Whether the curve goes by bytes rather than operations.
     """
     if by_bytes and operator.removeprefix("aten::").startswith(_RANDOM):
         return RANDOM
@@ -124,13 +124,13 @@ def curve_name(family: str, operator: str, dtype: str, *, by_bytes: bool) -> str
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """What the machine that recorded a trace attains.
+    """The rates that the machine of a trace attains.
 
     Attributes:
-        curves: The curves of the calibration by name, as `curve_name` gives it, and those of no family.
-        call_ns: The fixed cost of one call of an operator: without a calibration, what the cheapest ones of the trace take.
-        fixed_ns: What calling a usual operator costs.
-        trace_curves: The curves that the trace itself shows, for families that the calibration does not have.
+        curves: The curves of the calibration by `curve_name`.
+        call_ns: The fixed cost of an operator call; without calibration, that of the cheapest operators in the trace.
+        fixed_ns: The fixed cost of a usual operator call.
+        trace_curves: Curves from the trace itself, for families that the calibration lacks.
     """
 
     curves: dict[str, Curve]
@@ -140,7 +140,7 @@ class Rates:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether a calibration says something of them."""
+        """Whether any curve comes from a calibration."""
         return bool(self.curves)
 
     def least_ns(
@@ -151,14 +151,14 @@ class Rates:
         flops: Rows,
         size: Rows,
     ) -> Floats:
-        """The least time of some calls of operators, without the fixed cost of a call.
+        """The least time of some operator calls, without the fixed cost of a call.
 
         Args:
-            families: The family of each one's formula; empty for none.
-            operators: Its name.
-            dtypes: The element type that it computes in.
-            flops: The operations, at most 0 where there are none or they are unknown.
-            size: The bytes moved, -1 where unknown.
+            families: The family of each call's formula; empty for none.
+            operators: The operator's name.
+            dtypes: The element type of the computation.
+            flops: The operations; 0 or less if none or unknown.
+            size: The bytes moved; -1 if unknown.
         """
         calls = list(zip(families, operators, dtypes, strict=True))
         by_work = [
@@ -168,13 +168,13 @@ class Rates:
         has_family = np.array([family != "" for family in families], dtype=bool)
         least = np.zeros(len(flops))
         for curves in (self.curves, self.trace_curves):
-            # What was measured for the family counts, without a look at what the trace shows.
-            open_ones = has_family & (least == 0)
+            # The calibration takes precedence: the trace's own curves fill in only what it lacks.
+            is_open = has_family & (least == 0)
             for names, work in by_work:
                 numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
                 curve_number = np.array([numbers[name] for name in names], dtype=np.int64)
                 for name in numbers.keys() & curves.keys():
-                    rows = np.flatnonzero(open_ones & (curve_number == numbers[name]) & (work > 0))
+                    rows = np.flatnonzero(is_open & (curve_number == numbers[name]) & (work > 0))
                     least_ns = curves[name].least_ns(work[rows].astype(np.float64))
                     least[rows] = np.maximum(least[rows], least_ns)
         return least
@@ -182,8 +182,8 @@ class Rates:
 
 @derived
 def rates_of(trace: TraceData) -> Rates:
-    """The rates of a trace: those that were calibrated on its machine, else the best that it shows."""
-    # Of a trace of several processes, the first calibration counts.
+    """The rates of a trace: calibrated on its machine, or else the best in the trace."""
+    # In a trace of several processes, the first calibration counts.
     runs = (trace.run_info, *trace.run_info.processes)
     calibration = next((run.attainable for run in runs if run.attainable), ())
     stored = {run.name: list(zip(run.size, run.time_ns, strict=True)) for run in calibration}
@@ -199,14 +199,14 @@ def rates_of(trace: TraceData) -> Rates:
 
 @derived
 def least_call_ns(trace: TraceData) -> Floats:
-    """For each row of the distinct calls of a trace the least time of one call on the host; 0 where its cost is not known.
+    """The least time of each distinct call on the host; 0 if its cost is unknown.
 
-    A product in 16 bits takes at most what it would take in 32: processors without units for 16 bits convert each number.
+    A 16-bit matrix product needs no more than the same product in 32 bits: CPUs without 16-bit units convert each number.
     """
     costs = costs_of(trace)
     calls, spans = costs.calls, trace.columns("spans")
     operators = [trace.strings[name] for name in spans["name"][calls.first].tolist()]
-    # Sparse and packed operands are found span by span: the most that any span of the call counts.
+    # The costs of sparse and packed operands are per span: take the largest of each call.
     by_call = Groups(calls.of_span, len(calls.first))
     flops = np.maximum(calls.flops, by_call.maxima(costs.flops))
     size = np.maximum(calls.bytes, by_call.maxima(costs.bytes_moved))
@@ -227,10 +227,10 @@ def least_call_ns(trace: TraceData) -> Floats:
 
 
 def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
-    """What a recorded calibration shows: for each curve sizes, and the median time of a call, less than any larger one's.
+    """The curves of a recorded calibration: sizes and the median time of a call, each less than that of any larger size.
 
     Args:
-        trace: A recording with shapes and memory, in which each call was made some times.
+        trace: A recording with shapes and memory that repeats each call several times.
     """
     points = _points(trace, Groups.medians)
     call_ns = min(
@@ -246,7 +246,7 @@ def measured(trace: TraceData) -> dict[str, list[tuple[float, float]]]:
 
 
 def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no larger one was faster than."""
+    """The points for which no larger size was faster."""
     envelope: list[tuple[float, float]] = []
     for size, time in sorted(points, key=lambda point: (-point[0], point[1])):
         if not envelope or (size < envelope[-1][0] and time < envelope[-1][1]):
@@ -255,7 +255,7 @@ def _envelope(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _shortest_call_ns(trace: TraceData) -> float:
-    """The fixed cost of a call as the trace shows it: what three quarters of the operators that call no other take at least."""
+    """The fixed cost of a call in this trace: the lower quartile of the operators that call no other."""
     spans = trace.columns("spans")
     rows = operator_spans(trace).rows
     inner = mask_of(spans["parent"][rows], len(spans) + 1)
@@ -275,7 +275,7 @@ def _trace_curves(trace: TraceData, call_ns: float) -> dict[str, Curve]:
         if name.removesuffix(" backward") not in {*_BY_BYTES.values(), RANDOM}:
             slack = _SIZE_SLACK
             best = max(best, product_rate / _SLOWEST if name.startswith("fourier") else 0.0)
-        # What is larger may be slower, but not by any factor.
+        # Larger sizes may have lower rates, but only within the slack.
         points_of[name] = [(size, min(time, call_ns + slack * size / best)) for size, time in points]
     return {
         name: curve for name, points in points_of.items() if (curve := Curve.of(points, call_ns)) is not None
@@ -285,7 +285,7 @@ def _trace_curves(trace: TraceData, call_ns: float) -> dict[str, Curve]:
 def _points(
     trace: TraceData, typical: Callable[[Groups, Rows], Rows]
 ) -> dict[str, list[tuple[float, float]]]:
-    """For each curve the size of each distinct call on the host, and its typical time."""
+    """For each curve, the size and the typical time of each distinct call on the host."""
     costs, spans = costs_of(trace), trace.columns("spans")
     calls = costs.calls
     rows = np.flatnonzero(costs.counted.counts & (spans["stream"] < 0) & (spans["duration_ns"] > 0))

@@ -1,4 +1,4 @@
-"""The call of an operator as formulas get it, and the rules that map operators to formulas."""
+"""The operator call that cost formulas receive, and the rule that holds an operator's formula."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.costs.operator_names import names
 
-# One distinct call of an operator, as formulas see it: sizes, element types and scalar arguments.
-
 Shape = tuple[int, ...]
 
-# How element types are spelled: first the way of torch's traces, c10::ScalarType's where it has a name, then those of C++, which differ between
-# compilers for integers, and of NCCL.
+# Spellings of element types: first that of torch's traces (c10::ScalarType's name if it has one), then those of C++ compilers, which differ for
+# integers, and of NCCL.
 SPELLINGS = {
     "float64": "Double, double, f64",
     "float32": "Float, float, f32",
@@ -45,14 +43,14 @@ ITEM_BYTES = {
     "float4_e2m1fn_x2": 1, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "uint16": 2, "uint32": 4,
     "uint64": 8, "bool": 1, "qint8": 1, "quint8": 1, "qint32": 4,
 }  # fmt: skip
-# The numbers of torch's scalar types, as they are recorded for an argument `dtype`.
+# torch's numbers of scalar types, as recorded for a `dtype` argument.
 SCALAR_TYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
     8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 12: "qint8", 13: "quint8", 14: "qint32",
     15: "bfloat16", 23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
 }  # fmt: skip
 _BARE_POINT = re.compile(r"(?<=\d)\.(?!\d)")
-# The last three are of torch before 2.0.
+# The last three come from torch before 2.0.
 _NO_TENSOR = {
     "",
     *names("Scalar ScalarList TensorList GenericList Device OptionalTensorList Bool Double Int"),
@@ -60,17 +58,17 @@ _NO_TENSOR = {
 
 
 def torch_type(recorded: str) -> str | None:
-    """The element type as torch spells it, from how a recorder does; None where it is none."""
+    """torch's name of an element type, from a recorder's spelling; None if it is no element type."""
     plain = recorded.replace("c10::", "").lower() if recorded.startswith("c10::") else recorded
     return plain if plain in ITEM_BYTES else _DTYPES.get(plain.removesuffix(" int"))
 
 
 class Cost(NamedTuple):
-    """What one call costs.
+    """The cost of one call.
 
     Attributes:
-        flops: Floating-point operations; None where they cannot be known.
-        bytes: Bytes read and written; None where they cannot be known.
+        flops: Floating-point operations; None if unknown.
+        bytes: Bytes read and written; None if unknown.
     """
 
     flops: int | None
@@ -83,19 +81,18 @@ UNKNOWN = Cost(None, None)
 
 @dataclass(slots=True, eq=False, repr=False)
 class OperatorCall:
-    """One call of an operator, by its arguments in the order of its schema.
+    """One call of an operator, with its arguments in the order of its schema.
 
-    This is what a formula given to `kinetoscope.register_flops` receives.
+    Formulas passed to `kinetoscope.register_flops` receive it.
 
     Attributes:
         name: The operator's name, such as `mylib::attention`.
-        overload: The overload of its schema, empty where it has none or the trace does not say.
+        overload: The overload of its schema, empty if it has none or the trace does not have it.
         shapes: For each argument a tuple of sizes for a tensor, a list of such tuples for a list of tensors, and
             None for anything else. A tensor without dimensions has `()`.
-        dtypes: For each argument the element type as torch spells it (`float32`, `bfloat16`, `int64` ...), None for
-            what is no tensor and for lists of tensors.
-        values: For each argument the number, truth value, string or list that was passed where it is none of these
-            tensors, and None where the trace does not say.
+        dtypes: For each tensor argument torch's name of its element type (`float32`, `bfloat16`, `int64` ...), None for
+            all other arguments, including lists of tensors.
+        values: For each other argument its number, bool, string or list, None if the trace does not have it.
     """
 
     name: str
@@ -109,11 +106,11 @@ class OperatorCall:
         return f"OperatorCall({self.name!r}, {self.shapes!r}, {self.dtypes!r}, {self.values!r})"
 
     def shape(self, argument: int) -> Shape:
-        """The sizes of a tensor argument.
+        """The shape of a tensor argument.
 
         Raises:
             IndexError: There is no such argument.
-            TypeError: It is no tensor.
+            TypeError: It is not a tensor.
         """
         sizes = self.shapes[argument]
         if not isinstance(sizes, tuple):
@@ -121,11 +118,11 @@ class OperatorCall:
         return sizes
 
     def shape_list(self, argument: int) -> list[Shape]:
-        """The sizes of each tensor of a list argument.
+        """The shapes of the tensors in a list argument.
 
         Raises:
             IndexError: There is no such argument.
-            TypeError: It is no list of tensors.
+            TypeError: It is not a list of tensors.
         """
         sizes = self.shapes[argument]
         if not isinstance(sizes, list):
@@ -133,20 +130,20 @@ class OperatorCall:
         return sizes
 
     def has_tensor(self, argument: int) -> bool:
-        """Whether a tensor was passed as this argument."""
+        """Whether the argument is a tensor."""
         return argument < len(self.shapes) and isinstance(self.shapes[argument], tuple)
 
     def value(self, argument: int, default: Any = None) -> Any:
-        """The scalar, string or list passed as an argument, or `default` where there is none."""
+        """The scalar, string or list passed as an argument; `default` if there is none."""
         if argument >= len(self.values) or self.values[argument] is None:
             return default
         return self.values[argument]
 
     def whole_list(self, argument: int, default: list[int] | None = None) -> list[int]:
-        """The whole numbers passed as an argument, such as sizes or a padding; one number is a list of one.
+        """The integers passed as an argument, such as sizes or padding; a single integer becomes a list.
 
         Raises:
-            TypeError: It is something else, or nothing and there is no `default`.
+            TypeError: It is something else, or missing without a `default`.
         """
         passed = self.value(argument, default)
         values = passed if isinstance(passed, list) else [passed]
@@ -155,27 +152,27 @@ class OperatorCall:
         return values
 
     def numel(self, argument: int) -> int:
-        """How many elements a tensor argument has."""
+        """The number of elements of a tensor argument."""
         return prod(self.shape(argument))
 
     def item_bytes(self, argument: int) -> int | None:
-        """The size of one element of a tensor argument, None where its type is not known."""
+        """The size of one element of a tensor argument; None if its type is unknown."""
         dtype = self.dtypes[argument]
         return None if dtype is None else ITEM_BYTES.get(dtype)
 
     def bytes(self, argument: int) -> int | None:
-        """The size of a tensor argument, None where its element type is not known; 0 for what is no tensor."""
+        """The size of a tensor argument; None if its element type is unknown, 0 if it is not a tensor."""
         if not self.has_tensor(argument):
             return 0
         size = self.item_bytes(argument)
         return None if size is None else size * self.numel(argument)
 
     def has_sizes(self) -> bool:
-        """Whether the sizes of any tensor were recorded."""
+        """Whether the shape of any tensor was recorded."""
         return any(isinstance(shape, tuple) or shape for shape in self.shapes)
 
     def tensors(self) -> list[int]:
-        """The places of the tensor arguments."""
+        """The positions of the tensor arguments."""
         return [place for place, shape in enumerate(self.shapes) if isinstance(shape, tuple)]
 
     def is_complex(self, argument: int) -> bool:
@@ -184,7 +181,7 @@ class OperatorCall:
         return dtype is not None and dtype.startswith("complex")
 
     def inputs(self) -> list[int]:
-        """The places of the tensors that are read: all but the one given as `out`."""
+        """The positions of the tensors that are read: all except the `out` argument."""
         places = self.tensors()
         if len(places) > 1:
             last = self.shape(places[-1])
@@ -196,17 +193,17 @@ class OperatorCall:
     def moved(
         self, read: Iterable[int], written: int, like: int, *, dtype: str | None = None, more: int = 0
     ) -> int | None:
-        """Bytes of the arguments `read` and of `written` elements.
+        """The bytes read from arguments plus those of the elements written.
 
         Args:
-            read: The places of the arguments that are read; what is no tensor counts nothing.
-            written: How many elements are written.
+            read: The positions of the arguments that are read; only tensors count.
+            written: The number of elements written.
             like: The argument whose element type the result has.
-            dtype: The element type of the result where it is another one.
-            more: Further bytes.
+            dtype: The element type of the result if it differs.
+            more: Additional bytes.
 
         Returns:
-            The sum, or None where an element type is not known.
+            The sum; None if an element type is unknown.
         """
         sizes = [self.bytes(place) for place in read]
         size = self.item_bytes(like) if dtype is None else ITEM_BYTES.get(dtype)
@@ -215,12 +212,12 @@ class OperatorCall:
         return sum(part for part in sizes if part is not None) + written * size + more
 
     def multiply_add(self, argument: int) -> int:
-        """Operations of one multiply-add on elements of an argument: 2, or 8 for complex ones (6 to multiply, 2 to add)."""
+        """The operations of one multiply-add on elements of an argument: 2, or 8 if complex (6 to multiply, 2 to add)."""
         return 8 if self.is_complex(argument) else 2
 
 
 class Inputs(NamedTuple):
-    """The inputs of a call without the operator's name, parsed once for all operators that were called alike."""
+    """The inputs of a call without the operator's name, parsed once for all operators called with the same inputs."""
 
     shapes: list[Shape | list[Shape] | None]
     dtypes: list[str | None]
@@ -231,7 +228,7 @@ NO_INPUTS = Inputs([], [], [])
 
 
 def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
-    """Read the three texts of a row of `shapes`; None where they are not what a recorder writes."""
+    """Parse the three texts of a row of `shapes`; None if they are malformed."""
     sizes, names, values = (parsed_json(text) for text in (dims, types or "[]", concrete or "[]"))
     if not (isinstance(sizes, list) and isinstance(names, list) and isinstance(values, list)):
         return None
@@ -250,7 +247,7 @@ def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
 
 
 def _shape(size: Any, type_name: str) -> Any:
-    """The sizes of one argument: a tuple, a list of tuples or None; False where they are no sizes."""
+    """The shape of one argument: a tuple, a list of tuples or None; False if malformed."""
     if not isinstance(size, list):
         return False
     if size and all(isinstance(part, list) for part in size):
@@ -264,24 +261,23 @@ def _shape(size: Any, type_name: str) -> Any:
 
 
 def _are_sizes(sizes: Any) -> bool:
-    """Whether all are whole numbers that a dimension can have."""
     return all(type(size) is int and size >= 0 for size in sizes)
 
 
 def _value(text: Any) -> Any:
-    """A scalar argument as Python value; what is no literal stays text, and nothing is None."""
+    """A scalar argument as a Python value; text that is no literal stays text, and empty text is None."""
     if not isinstance(text, str):
         return text if isinstance(text, (bool, int, float)) else None
     if text == "":
         return None
-    # The recorder writes floats as C++ does (`1.`) and truth values as Python does, also inside lists.
+    # The recorder writes floats as C++ does (`1.`) and bools as Python does, also inside lists.
     spelled = _BARE_POINT.sub(".0", text).replace("True", "true").replace("False", "false")
     try:
         value = json.loads(spelled)
     except (ValueError, RecursionError):
         return text
     if isinstance(value, list):
-        # Formulas multiply with these: a text or a list among them would be repeated, not multiplied.
+        # Formulas multiply these values: Python would repeat a string or a list instead.
         return value if all(isinstance(part, (bool, int, float)) for part in value) else text
     return text if isinstance(value, dict) else value
 
@@ -290,14 +286,13 @@ Formula = Callable[[OperatorCall], Cost]
 
 
 class CostRule(NamedTuple):
-    """How the cost of one operator is found.
+    """How the cost of an operator is computed.
 
     Attributes:
-        formula: Gives the cost of a call; may raise LookupError, TypeError or ValueError where a call is not as it
-            must be.
+        formula: Returns the cost of a call; may raise LookupError, TypeError or ValueError for malformed calls.
         family: The family of operators, such as `matmul`.
-        deferred: True for an operator that is usually made of others that are recorded too: its own formula counts only
-            where those account for less than half of it.
+        deferred: True for an operator that usually calls others, which are recorded too: its own formula counts only
+            if they account for less than half of its operations.
     """
 
     formula: Formula
@@ -309,10 +304,10 @@ _RANK = {"b": 0, "u": 1, "i": 1, "q": 1, "f": 2, "c": 3}
 
 
 def result_dtype(call: OperatorCall, places: Iterable[int]) -> str | None:
-    """The element type of a pointwise result of some arguments, by torch's rules; None where one is not known.
+    """The element type of a pointwise result by torch's promotion rules; None if an argument's type is unknown.
 
-    The highest kind among truth values, integers, real and complex numbers decides; of tensors of that kind those
-    with dimensions go before those without, and the larger type before the smaller.
+    The highest kind wins: bool, integer, real, complex. Within a kind, tensors with dimensions take precedence over
+    those without, then larger types over smaller ones.
     """
     ranked: list[tuple[int, bool, int, str]] = []
     for place in places:
@@ -325,10 +320,10 @@ def result_dtype(call: OperatorCall, places: Iterable[int]) -> str | None:
 
 
 def per_dimension(value: object, count: int) -> list[int]:
-    """A setting such as a stride for each of `count` dimensions, given once or for each.
+    """A setting such as a stride for each of `count` dimensions, from one integer or a list.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The list has another length.
     """
     values = [part for part in (value if isinstance(value, list) else [value]) if type(part) is int]
     if len(values) == 1:

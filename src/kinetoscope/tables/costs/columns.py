@@ -1,4 +1,4 @@
-"""The columns `spans.flops` and `spans.bytes_moved`, and what the tables of costs are made from."""
+"""The columns `spans.flops` and `spans.bytes_moved`, and the costs behind all cost tables."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from kinetoscope.tables.costs.evaluate import DistinctCalls, Standing
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
 
-# Counting each operation once, however operators are nested.
+# Count each operation once, however operators nest.
 #
-# The outermost operator with a firm formula counts, and what is inside it counts nothing. Three things move the count inwards:
+# The outermost operator with a firm formula counts; nothing inside it does. Three exceptions move the count inward:
 #
-# - An operator that calls itself with the same operations (autocast, variants with `out`) hands it to the inner call, which has the
-#   element types that were computed with.
-# - An operator inside which at least twice as much is counted as its own inputs imply, was given stand-ins for larger tensors
-#   (`vmap`, nested tensors): what is inside counts. A formula of the program counts in any case.
-# - An operator with a deferred formula counts only where less than half of its operations were counted inside it.
+# - If an operator calls itself with the same operations (autocast, `out` variants), the inner call counts: it has the element types of
+#   the actual computation.
+# - If the operators inside add up to at least twice what the outer inputs imply, the inputs stand for larger tensors (`vmap`, nested
+#   tensors), and the inner operators count. A formula registered by the program always counts.
+# - An operator with a deferred formula counts only if less than half of its operations are counted inside it.
 
 
 class CountedSpans(NamedTuple):
-    """Where operations are counted.
+    """The spans whose operations are counted.
 
     Attributes:
-        counts: The spans whose own cost counts.
-        inside: The spans inside one that counts.
+        counts: Whether a span's own cost counts.
+        inside: Whether a span is inside one that counts.
     """
 
     counts: Mask
@@ -56,9 +56,9 @@ def count_once(
 
     Args:
         spans: The columns `parent`, `depth` and `name`.
-        standing: A `Standing` for each.
-        flops: The operations of each by its formula, 0 without.
-        by_user: Whether the formula is one that the program registered.
+        standing: The `Standing` of each span.
+        flops: The operations of each span by its formula, 0 without one.
+        by_user: Whether the program registered the formula.
     """
     parent, depth, name = spans["parent"], spans["depth"], spans["name"]
     firm, deferred = standing == Standing.FIRM, standing == Standing.DEFERRED
@@ -68,10 +68,10 @@ def count_once(
     again &= (name == name.take(parent)) & (flops == flops.take(parent))
     counts = firm.copy()
     counts[parent[again & ~by_user[parent]]] = False
-    # What depends on how much is counted inside, from the innermost spans outwards.
+    # Resolve the exceptions that depend on inner counts, from the innermost spans outward.
     some = counts | deferred
     nearest = np.append(_core.nearest_marked(parent, depth, some), np.int32(-1))
-    # As floats: sums of hostile sizes must not wrap around.
+    # Floats: sums of hostile sizes must not overflow.
     total = np.zeros(len(flops), dtype=np.float64)
     chosen = np.flatnonzero(some)
     for level_rows in reversed(by_level(depth[chosen])):
@@ -93,7 +93,7 @@ def count_once(
     return CountedSpans(counts, inside)
 
 
-# Layers with packed weights, whose sizes a trace does not show, by the size of the result that they make inside.
+# Layers with packed weights: a trace has no shape of these, so it is derived from the result allocated inside.
 
 _LAYERS = names(
     "quantized::linear quantized::linear_relu quantized::linear_dynamic quantized::linear_relu_dynamic"
@@ -103,7 +103,7 @@ _MAKERS = names("aten::empty aten::_empty_affine_quantized")
 
 
 def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: Rows) -> None:
-    """Fill in, in place, the operations of layers with packed weights: every input meets every output once.
+    """Fill in, in place, the operations of layers with packed weights: a multiply-add for each pair of input and output.
 
     Args:
         trace: The trace.
@@ -121,7 +121,7 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: Rows) ->
 
 
 def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
-    """The operations of a layer with these inputs if the tensor made inside is its result, else None."""
+    """The operations of a layer if the tensor made inside is its result, else None."""
     inputs, result = (evaluate.parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
     input_sizes, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
     if not isinstance(input_sizes, tuple) or not isinstance(sizes, list) or not input_sizes or not sizes:
@@ -136,7 +136,7 @@ def _named(trace: TraceData, names: frozenset[str]) -> Rows:
     return np.flatnonzero(spans_named(trace, names.__contains__))
 
 
-# Finding out which products had sparse operands, and what they cost; see the products in `formulas`.
+# Find products with sparse operands and correct their costs; see the products in `formulas`.
 
 _MARKS = names(
     "aten::_nnz aten::_indices aten::_values aten::values aten::indices aten::crow_indices aten::col_indices"
@@ -186,7 +186,7 @@ def settle_sparse(
 
 
 def _shares(trace: TraceData, rows: Rows) -> dict[int, tuple[int, int] | None]:
-    """For each mark how many numbers are stored and how many the matrix would have, or None where that is not shown."""
+    """For each mark the stored numbers of the sparse matrix and those of the dense one; None if the trace does not show them."""
     spans, shapes = trace.columns("spans"), shapes_of(trace)
     stored: dict[int, int] = {}
     alias = np.flatnonzero(np.isin(spans["parent"], rows))
@@ -206,8 +206,8 @@ def _shares(trace: TraceData, rows: Rows) -> dict[int, tuple[int, int] | None]:
     return share_of
 
 
-# What only moves data reads as much as it writes: where memory was recorded, its result says what formulas cannot, as lists of tensors and
-# of indices have no element types and no sizes in a trace.
+# An operator that only moves data reads as much as it writes. With recorded memory, the size of its result replaces the formula, which
+# lacks the element types and shapes of tensor and index lists.
 
 _COPIED = names(
     "aten::cat aten::stack aten::_stack aten::_chunk_cat aten::index aten::_unsafe_index aten::masked_select"
@@ -221,7 +221,7 @@ def settle_results(trace: TraceData, flops: Rows, bytes_: Rows) -> None:
     Args:
         trace: The trace.
         flops: The operations of each span.
-        bytes_: The bytes of each span, -1 where they are not known.
+        bytes_: The bytes of each span, -1 if unknown.
     """
     if len(trace.columns("allocations")) == 0 or len(rows := _named(trace, _COPIED)) == 0:
         return
@@ -230,11 +230,11 @@ def settle_results(trace: TraceData, flops: Rows, bytes_: Rows) -> None:
     bytes_[rows[filled]] = 2 * allocated[filled]
 
 
-# A sum that leaves out more of its operators' own time than this is no sum: it is null.
+# A sum is null if operators of unknown cost take more than this fraction of the operators' self time.
 MOST_UNCOVERED = 0.1
 UNKNOWN_STANDINGS = (Standing.NO_FORMULA, Standing.NO_INPUTS)
 
-# The ranges that torch puts around what a subclass of Tensor, or a mode, makes of an operator.
+# torch's ranges around the dispatch to a Tensor subclass or a mode.
 _PYTHON_DISPATCH = frozenset({"PythonSubclass", "PythonDispatchMode"})
 
 
@@ -243,12 +243,12 @@ class Costs:
     """The costs of a trace.
 
     Attributes:
-        calls: The distinct calls and the cost of each.
-        counted: Which spans count.
+        calls: The distinct calls with the cost of each.
+        counted: The spans that count.
         standing: The standing of each span.
-        flops: The operations counted at each span, -1 where they are not known.
-        bytes_moved: The bytes counted at each span, -1 where they are not known.
-        unknown: The operator spans of which nothing is known and that are inside none that counts.
+        flops: The operations counted at each span, -1 if unknown.
+        bytes_moved: The bytes counted at each span, -1 if unknown.
+        unknown: The operator spans of unknown cost that are not inside one that counts.
     """
 
     calls: DistinctCalls
@@ -261,11 +261,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class Coverage:
-    """For groups of spans, how much of their operators' own time has a known cost.
+    """For groups of spans, the share of their operators' self time with a known cost.
 
     Attributes:
-        percent: The share in percent; null where no operator has time of its own.
-        lacking: Whether too little is covered for a sum over the group to say anything.
+        percent: The share in percent; null if no operator has self time.
+        lacking: Whether the share is too small for a meaningful sum.
     """
 
     percent: NDArray[np.float64]
@@ -278,13 +278,13 @@ def coverage(
     unknown: Rows,
     flops: Rows,
 ) -> Coverage:
-    """How much of groups of spans is covered.
+    """The coverage of groups of spans.
 
     Args:
-        operators_ns: The own time of the operators of each group.
-        unknown_ns: The part of it of those of unknown cost.
-        unknown: How many are of unknown cost.
-        flops: The operations that were counted.
+        operators_ns: The self time of the operators in each group.
+        unknown_ns: The self time of those with unknown cost.
+        unknown: The number of operators with unknown cost.
+        flops: The operations counted.
     """
     percent = 100.0 - unknown_ns * 100.0 / np.where(operators_ns > 0, operators_ns, np.nan)
     lacking = (unknown > 0) & ((flops <= 0) | (unknown_ns > MOST_UNCOVERED * operators_ns))
@@ -292,7 +292,7 @@ def coverage(
 
 
 def group_coverage(trace: TraceData, groups: Groups) -> Coverage:
-    """The same for groups of all spans."""
+    """The coverage of groups over all spans of a trace."""
     costs, self_ns = costs_of(trace), trace.column("spans", "self_ns")
     return coverage(
         groups.sums(np.where(operator_spans(trace).mask | costs.unknown, self_ns, 0)),
@@ -309,7 +309,7 @@ def span_costs(trace: TraceData) -> dict[str, Rows]:
 
 
 def saved_info(trace: TraceData) -> dict[str, object]:
-    """What a file of this trace keeps in its metadata: the costs that formulas of programs gave, where there are any."""
+    """The metadata that a saved file of this trace needs: the costs computed by registered formulas, if any."""
     if not registry.any_registered() and evaluate.SAVED_KEY not in trace.info:
         return {}
     return {evaluate.SAVED_KEY: evaluate.costs_to_save(trace, costs_of(trace).calls)}
@@ -317,7 +317,7 @@ def saved_info(trace: TraceData) -> dict[str, object]:
 
 @derived
 def costs_of(trace: TraceData) -> Costs:
-    """The costs of a trace, computed once for the formulas known now: distinct calls are evaluated, and each operation counts once."""
+    """The costs of a trace, computed once with the formulas registered so far."""
     spans = trace.columns("spans")
     registry.note_computed(trace)
     calls = evaluate.distinct_calls(trace)
@@ -333,18 +333,18 @@ def costs_of(trace: TraceData) -> Costs:
     unknown = np.isin(standing, UNKNOWN_STANDINGS) & ~counted.inside & expected
     flops, size = np.where(counted.counts, flops, 0), np.where(counted.counts, size, 0)
     flops[unknown] = -1
-    # Of a generated kernel it can be known what it reads and writes, and not what it computes.
+    # The bytes of a generated kernel may be known when its operations are not.
     size[unknown] = calls.bytes[calls.of_span[unknown]]
     if len(trace.columns("shapes")) == 0 and not (flops > 0).any() and len(trace.columns("origins")) == 0:
-        # Without shapes a 0 would only tell views and ranges from the rest.
+        # Without shapes, a 0 would only separate views and ranges from the rest.
         flops[:] = size[:] = -1
     return Costs(calls, counted, standing, flops, size, unknown)
 
 
 def _pass_through_subclasses(trace: TraceData, standing: NDArray[np.uint8], by_user: Mask) -> None:
-    """Let what Python's dispatch does count instead of the operator that went there, in place.
+    """Count the operators inside a Python dispatch instead of the dispatched operator, in place.
 
-    The inputs of that operator are those of a tensor subclass: the whole of a tensor of which a rank holds a part, or nothing.
+    The inputs of the dispatched operator describe a tensor subclass: the full tensor of which a rank holds a shard, or nothing.
     """
     above = trace.column("spans", "parent")[_named(trace, _PYTHON_DISPATCH)]
     above = above[above >= 0]
@@ -352,9 +352,9 @@ def _pass_through_subclasses(trace: TraceData, standing: NDArray[np.uint8], by_u
 
 
 def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
-    """Let the kernels of a compiled graph count instead of the calls of the graph, where these kernels were recorded, in place."""
+    """Count the kernels of a compiled graph, where recorded, instead of the calls of the graph, in place."""
     spans = trace.columns("spans")
-    # Without `np.unique`, which imports `numpy.ma`.
+    # Not `np.unique`, which imports `numpy.ma`.
     rows, around = spans["parent"][spans["origin"] >= 0], np.zeros(len(spans), dtype=bool)
     while len(rows := rows[(rows >= 0) & ~around[rows]]):
         around[rows] = True
@@ -363,7 +363,7 @@ def _pass_through_graphs(trace: TraceData, standing: NDArray[np.uint8]) -> None:
 
 
 def _once_on_device(trace: TraceData, counted: CountedSpans) -> CountedSpans:
-    """Let kernels of a device with a formula of their own count only where no operator counts that launched them."""
+    """Count device kernels with their own formula only if no counted operator launched them."""
     launches = trace.columns("launches")
     host, device = launches["host"], launches["device"]
     linked = (host >= 0) & (device >= 0)

@@ -1,4 +1,4 @@
-"""The cost of each distinct call of a trace: one evaluation for each name and combination of inputs."""
+"""The cost of each distinct call of a trace, evaluated once per name and inputs."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from kinetoscope.tables.costs.call import (
 from kinetoscope.tables.costs.operator_names import TableLine, names, table
 from kinetoscope.tables.deep_steps import shapes_of
 
-# Ranges, collectives and the marks that torch's own machinery leaves in a trace.
+# Ranges, collectives and marks of torch's machinery.
 _MACHINERY = tuple(
     names("autograd:: torch::autograd:: torch_dynamo c10d:: _c10d_functional:: profiler:: rpc::")
 )
 _MARKS = frozenset({"detach", "record_param_comms", "[memory]", "[OutOfMemory]"})
-# The family of the kernels that a compiler generated, whose cost is that of the nodes of its graph.
+# The family of compiler-generated kernels, which cost what the nodes of their graph cost.
 FUSED_FAMILY = "fused"
-# Operators that only compilers call, to convert, index or make random numbers.
+# Operators that only compilers call, to convert, index or draw random numbers.
 _WITHOUT_ARITHMETIC = tuple(
     names("prims::convert_element_type prims::iota prims::inductor_ prims::_inductor_ prims::device_put")
 )
-# Kernels that Inductor and Triton made, and the calls that run them unrecorded: the names do not say what is computed.
+# Kernels by Inductor and Triton, and calls that run such kernels unrecorded: their names do not say what they compute.
 _GENERATED = ("triton_", "cpp_fused_", "CompiledFunction", COMPILED_REGION, COMPILED_GRAPH)
-# The section of operators without formulas.
+# The section of operators without formulas of their own.
 _CALLS_OTHERS = "made of others"
 
 
 @cache
 def _lines() -> list[TableLine]:
-    """What the tables say; later lines count more than earlier ones."""
+    """The lines of both tables; later lines override earlier ones."""
     return [*table("operator_tags.txt"), *table("formulas.txt")]
 
 
 @cache
 def built_in() -> dict[str, CostRule]:
-    """The built-in rules by full name; made on first use."""
+    """The built-in rules by full name."""
     rules: dict[str, CostRule] = {}
     for section, title, operators in _lines():
         if section == _CALLS_OTHERS:
@@ -75,18 +75,18 @@ def built_in() -> dict[str, CostRule]:
 
 @cache
 def names_calling_others(title: str = "names") -> frozenset[str]:
-    """Operators of ATen that only call others, or the `prefixes` of their names."""
+    """The names of ATen operators that only call others, or with `prefixes` the beginnings of such names."""
     lines = [line for line in _lines() if (line.section, line.title) == (_CALLS_OTHERS, title)]
     return frozenset(name for line in lines for name in line.names)
 
 
 def rule_of(name: str) -> CostRule | None:
-    """The built-in rule of an operator; a variant in place has that of the plain one."""
+    """The built-in rule of an operator; in-place variants share that of the plain operator."""
     return built_in().get(name) or built_in().get(name.removesuffix("_"))
 
 
 def is_made_of_others(name: str) -> bool:
-    """Whether an operator computes nothing but by calling operators that are recorded too."""
+    """Whether an operator only calls other operators, which are recorded too."""
     space, _, base = name.rpartition("::")
     if space == "aten":
         names = (base, base.removesuffix("_"))
@@ -96,19 +96,19 @@ def is_made_of_others(name: str) -> bool:
 
 
 def is_generated(name: str) -> bool:
-    """Whether something runs kernels that a compiler made, of which nothing else is recorded."""
+    """Whether a span runs compiler-generated kernels whose operators are not recorded."""
     return name.startswith(_GENERATED)
 
 
 def is_range(name: str) -> bool:
-    """Whether something that is recorded like an operator only marks a range, such as a function of TorchScript."""
+    """Whether a span recorded as an operator only marks a range, such as a TorchScript function."""
     return "::" not in name and not is_generated(name)
 
 
-# Among the arguments of such a launch, whatever the compiler states of its kernel.
+# Marks the arguments of a launch that hold the compiler's facts about its kernel.
 _LAUNCH = '"kernel_backend"'
 _LARGEST = 2**63 - 1
-# Where the metadata of a file keeps what formulas of programs gave.
+# The metadata key for the costs computed by registered formulas.
 SAVED_KEY = "registered_costs"
 _parse = lru_cache(maxsize=1 << 16)(parse_inputs)
 
@@ -116,9 +116,9 @@ _parse = lru_cache(maxsize=1 << 16)(parse_inputs)
 class Standing(ColumnCode):
     """The status of the cost of a call.
 
-    `FIRM`: a formula that counts. `DEFERRED`: a formula that counts where nothing inside accounts for it. `OTHERS`: an
-    operator that is made of others, which are recorded and count themselves. `RANGE`: no operator at all, such as a
-    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, because there is no formula or its inputs are missing.
+    `FIRM`: a formula that counts. `DEFERRED`: a formula that counts only if the operators inside do not account for it.
+    `OTHERS`: an operator that calls others, which are recorded and count themselves. `RANGE`: not an operator, such as a
+    marked range. `NO_FORMULA`, `NO_INPUTS`: unknown, because the formula or its inputs are missing.
     """
 
     FIRM = 0
@@ -130,7 +130,7 @@ class Standing(ColumnCode):
 
 
 class Evaluated(NamedTuple):
-    """The cost of one call, with the parts that `DistinctCalls` has for all."""
+    """The cost of one call: one row of `DistinctCalls`."""
 
     standing: Standing
     flops: int = 0
@@ -147,12 +147,12 @@ class DistinctCalls:
     Attributes:
         of_span: For each span its row here.
         first: For each row its first span.
-        standing: What is known of its cost, a `Standing`.
-        flops: Operations of one call, 0 where not known.
-        bytes: Bytes moved by one call, -1 where not known.
-        family: The family of its formula, empty without.
-        dtype: The element type it computes in, empty where not known.
-        by_user: Whether the formula is one that the program registered.
+        standing: The `Standing` of its cost.
+        flops: The operations of one call, 0 if unknown.
+        bytes: The bytes moved by one call, -1 if unknown.
+        family: The family of its formula, empty without one.
+        dtype: The element type of the computation, empty if unknown.
+        by_user: Whether the program registered the formula.
     """
 
     of_span: NDArray[np.int32]
@@ -166,18 +166,18 @@ class DistinctCalls:
 
 
 def input_texts(trace: TraceData, shapes: ShapesRow) -> tuple[str, str, str]:
-    """The three texts of a row of `shapes`, empty for none."""
+    """The three texts of a row of `shapes`; empty if there is no such row."""
     dims, types, concrete = (trace.column("shapes", part) for part in ("dims", "types", "concrete"))
     return (dims[shapes], types[shapes], concrete[shapes]) if 0 <= shapes < len(dims) else ("", "", "")
 
 
 def parsed_inputs(trace: TraceData, shapes: ShapesRow) -> Inputs | None:
-    """The inputs that a row of `shapes` holds, or None where they cannot be read."""
+    """The inputs in a row of `shapes`; None if malformed."""
     return _parse(*input_texts(trace, shapes))
 
 
 def saved_costs(saved: object) -> dict[tuple[str, str, str, str], Cost]:
-    """What formulas of programs gave when a file was written, by name and inputs; what is not as it must be is left out."""
+    """The costs that registered formulas computed when the file was written, by name and inputs; malformed entries are skipped."""
     costs = {}
     for entry in saved if isinstance(saved, list) else []:
         if isinstance(entry, list) and len(entry) == 6 and all(isinstance(text, str) for text in entry[:4]):
@@ -188,7 +188,7 @@ def saved_costs(saved: object) -> dict[tuple[str, str, str, str], Cost]:
 
 
 def costs_to_save(trace: TraceData, calls: DistinctCalls) -> list[list[object]]:
-    """What formulas of programs gave for the distinct calls of a trace, in the form that `saved_costs` reads."""
+    """The costs that registered formulas computed for the distinct calls, in the form that `saved_costs` reads."""
     spans = trace.columns("spans")
     rows: list[list[object]] = []
     shapes = shapes_of(trace)
@@ -228,7 +228,7 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
             evaluated.append(evaluate(call, kind, saved_cost))
             continue
         rule = rule_of(call.name) if row in of_graph else None
-        # In launches, compilers state operations for matrix products only.
+        # For launches, compilers report operations of matrix products only.
         family = FUSED_FAMILY if row in of_graph or cost.flops is None else "matmul"
         entry = _known(call, cost, family) if rule is None else _known(call, cost, rule.family, rule.deferred)
         dtype = trace.strings[dtypes[origin]] if row in of_graph else entry.dtype
@@ -246,7 +246,7 @@ def distinct_calls(trace: TraceData) -> DistinctCalls:
 
 
 def _costs_by_graph(trace: TraceData, first: NDArray[np.int32]) -> dict[int, Cost]:
-    """The costs of what a compiled graph calls, by distinct call: of the nodes that each computes."""
+    """The costs of the kernels and operators that compiled graphs call, by distinct call: sums over the nodes that each computes."""
     spans, origins = trace.columns("spans"), trace.columns("origins")
     rows = np.flatnonzero(_is_of_graph(trace)[first])
     origin = spans["origin"][first[rows]]
@@ -270,14 +270,14 @@ def _is_of_graph(trace: TraceData) -> Mask:
         called = np.full(len(trace.strings), -1, np.int64)
         for node in np.unique(origins["operator"]).tolist():
             called[node] = row_of.get(recorded_names(trace.strings[node])[0], -1)
-        # What such an operator calls itself has its origin, too.
+        # Operators that such an operator calls have the same origin.
         is_node = np.append(called[origins["operator"]], -1)[spans["origin"]] == spans["name"]
         of_graph |= is_node & (shapes_of(trace) < 0) & is_operator(spans["kind"])
     return of_graph
 
 
 def recorded_names(target: str) -> tuple[str, str]:
-    """The name and overload that an operator is recorded with, from how graphs spell it, such as `aten.add.Tensor`; empty for others."""
+    """The recorded name and overload of an operator spelled as in graphs, such as `aten.add.Tensor`; empty if it is none."""
     space, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
     return (f"{space}::{name}", "" if overload == "default" else overload) if name else ("", "")
@@ -285,20 +285,20 @@ def recorded_names(target: str) -> tuple[str, str]:
 
 @derived
 def generated_launches(trace: TraceData) -> dict[int, Cost]:
-    """What the compiler states of the kernels that it generated and launches, by row of `arguments`, once for a trace."""
+    """The costs that the compiler reports for launches of its generated kernels, by row of `arguments`."""
     texts = trace.columns("arguments")["json"]
     return {row: _stated(text) for row, text in enumerate(texts) if _LAUNCH in text}
 
 
 def is_generated_launch(trace: TraceData) -> Mask:
-    """Mark the spans of the host that launch a kernel which a compiler generated for a device."""
+    """Mark the host spans that launch a compiler-generated device kernel."""
     spans = trace.columns("spans")
     rows = list(generated_launches(trace))
     return np.asarray(np.isin(spans["arguments"], rows) & is_operator(spans["kind"]))
 
 
 def _stated(text: str) -> Cost:
-    """The cost that the arguments of a launch state, with bytes in units of 10^9."""
+    """Parse the cost from the arguments of a launch, which give bytes in units of 10^9."""
     arguments = parsed_json(text)
     stated = arguments if isinstance(arguments, dict) else {}
     amounts: list[Any] = [stated.get("kernel_flop"), stated.get("kernel_num_gb")]
@@ -311,15 +311,15 @@ def _stated(text: str) -> Cost:
 
 
 def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
-    """The cost of one call of an operator that calls no other.
+    """The cost of one call of an operator that calls no others.
 
     Args:
         name: The operator, such as `aten::mul`.
         overload: The overload of its schema; empty for the default one.
-        inputs: The texts that a row of `shapes` has for its arguments.
+        inputs: The three texts of a row of `shapes`.
 
     Returns:
-        The cost; its parts are None where unknown.
+        The cost; its fields are None if unknown.
     """
     result = evaluate(OperatorCall(name, *(_parse(*inputs) or NO_INPUTS), overload), SpanKind.OPERATOR)
     if result.standing == Standing.OTHERS or name.startswith(_WITHOUT_ARITHMETIC):
@@ -329,17 +329,16 @@ def cost_of(name: str, overload: str, inputs: tuple[str, str, str]) -> Cost:
 
 
 def dtype_of(inputs: tuple[str, str, str]) -> str:
-    """The element type of the first tensor among such inputs; empty where unknown."""
+    """The element type of the first tensor in the texts of a row of `shapes`; empty if unknown."""
     return _first_dtype((_parse(*inputs) or NO_INPUTS).dtypes)
 
 
 def _first_dtype(dtypes: Sequence[str | None]) -> str:
-    """The element type of the first tensor; empty without."""
     return next((dtype for dtype in dtypes if dtype is not None), "")
 
 
 def evaluate(call: OperatorCall, kind: int, saved: Cost | None = None) -> Evaluated:
-    """Evaluate a call: by a formula of the program, by what one gave when the file was written, or by a built-in one."""
+    """Evaluate a call: by a registered formula, the cost saved with the file, or a built-in formula, in this order."""
     user = registry.registered(call.name)
     cost = saved if user is None else user(call)
     if cost is not None:
@@ -357,22 +356,22 @@ def evaluate(call: OperatorCall, kind: int, saved: Cost | None = None) -> Evalua
 
 
 def _applied(rule: CostRule, call: OperatorCall) -> Cost:
-    """What a built-in formula gives for a call."""
+    """Apply a built-in formula to a call; `UNKNOWN` if it cannot handle the inputs."""
     try:
         cost = rule.formula(call)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # Inputs that are not as the operator takes them: of another release, damaged, or made by hand.
+        # Unexpected inputs: from another release, damaged, or written by hand.
         cost = UNKNOWN
     if not call.has_sizes():
-        # Formulas add up the tensors there are: of none they make a scalar, or nothing.
+        # Without recorded tensors, formulas compute a scalar's cost or nothing: not a real cost.
         cost = Cost(0, None) if cost.flops == 0 else UNKNOWN
     return cost
 
 
 def _known(call: OperatorCall, cost: Cost, family: str, deferred: bool = False) -> Evaluated:
-    """A cost that a formula gave, or that there is none."""
+    """Wrap the cost from a formula; `NO_INPUTS` if it is unknown or out of range."""
     flops, size = cost
-    # Scalars of a damaged trace can be of any type, and so can what is made of them.
+    # Damaged traces can contain scalars of any type, and so can the results of formulas.
     if type(flops) is not int or not 0 <= flops <= _LARGEST:
         return Evaluated(Standing.NO_INPUTS, family=family)
     standing = Standing.DEFERRED if deferred else Standing.FIRM

@@ -1,4 +1,4 @@
-"""Operations by operator and inputs, and the share of time for which none are known."""
+"""The FLOPs tables: operations by operator and inputs, and the share of time without known operations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LACKS = {"no formula": "no formula", "inputs": "no shapes"}
 
 
 def flops(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
-    """Return the `flops` table: one row for each operator and combination of inputs.
+    """Return the `flops` table: one row per operator and combination of inputs.
 
     Args:
         trace: The trace.
-        peak_flops: The peak FLOP/s of each device that the work ran on: a number, or a mapping from element types to numbers.
+        peak_flops: The peak FLOP/s of each device in use: a number, or a mapping from element types to numbers.
             None: the built-in table and `register_peak_flops`.
 
     Returns:
@@ -72,7 +72,7 @@ def flops(trace: TraceData, peak_flops: Any = None) -> ArrowTable:
 
 
 def flops_coverage(trace: TraceData) -> ArrowTable:
-    """Return the `flops_coverage` table: one row for each operator that has a call of unknown cost, or none such.
+    """Return the `flops_coverage` table: how much of each operator's time has a known cost.
 
     Args:
         trace: The trace.
@@ -105,7 +105,7 @@ def flops_coverage(trace: TraceData) -> ArrowTable:
 
 
 def covered_percent(trace: TraceData) -> float | None:
-    """The share of the operators' own time, in percent, in which it is known what is computed; None without operators."""
+    """The percentage of the operators' self time with known operations; None without operators."""
     unknown, operators = costs_of(trace).unknown, operator_spans(trace)
     unknown_ns = int(operators.self_ns[operators.mask & unknown].sum())
     return 100.0 - 100.0 * unknown_ns / operators.total_self_ns if operators.total_self_ns else None
@@ -117,12 +117,12 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class CountedFlops:
-    """The operations of a whole trace.
+    """The operations of a trace.
 
     Attributes:
-        flops: How many were counted; None where too little is known of what was computed.
-        covered_percent: The share of the operators' own time in which it is known.
-        why: Why `flops` is None, as a sentence; else empty.
+        flops: The operations counted; None if too few are known.
+        covered_percent: The percentage of the operators' self time with known operations.
+        why: A sentence that explains why `flops` is None; else empty.
     """
 
     flops: int | None
@@ -131,7 +131,7 @@ class CountedFlops:
 
 
 def counted_flops(trace: TraceData) -> CountedFlops:
-    """The operations of a trace, or why they are not known: a sum that leaves out a tenth of the time is none."""
+    """The operations of a trace, or why they are unknown: operators of unknown cost may take at most a tenth of the time."""
     flops = int(trace.column("spans", "flops").clip(0).sum())
     if len(trace.columns("shapes")) == 0 and flops == 0:
         return CountedFlops(None, None, NO_SHAPES)
@@ -148,7 +148,7 @@ def counted_flops(trace: TraceData) -> CountedFlops:
 
 
 def step_work(trace: TraceData, duration: Rows, peak_flops: Any = None) -> dict[str, Any]:
-    """Operations of each step, which takes `duration`, their rate, and its share of the peak, as columns of `steps`."""
+    """The FLOPs columns of `steps`: operations, rate, and share of the peak, for the given step durations."""
     costs, steps = costs_of(trace), Groups(trace.column("spans", "step"), len(trace.columns("steps")))
     flops = steps.sums(np.where(costs.counted.counts, costs.flops, 0))
     ideal = at_peak(trace, costs, peak_flops)

@@ -1,4 +1,4 @@
-"""The formulas of built-in operators: what a call costs, by its arguments. Which operators each is for, `formulas.txt` says."""
+"""The formulas of built-in operators: the cost of a call by its arguments. `formulas.txt` maps operators to formulas."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from kinetoscope.tables.costs.operator_names import names
 
 
 def hidden(call: OperatorCall) -> Cost:
-    """The cost of what a trace does not show: a packed weight, or how many numbers a sparse matrix stores."""
+    """Unknown cost: it depends on what a trace does not show, such as a packed weight or the stored numbers of a sparse matrix."""
     return UNKNOWN
 
 
 def unsized(call: OperatorCall) -> Cost:
-    """The cost of what only moves or makes data, with a result of a size or type that a trace does not show."""
+    """No operations; unknown bytes, because a trace does not show the size or type of the result."""
     return Cost(0, None)
 
 
 def work(call: OperatorCall, *, flops: int, of: int = 0) -> Cost:
-    """So many operations for each element of an argument, with a result of a size that a trace does not show."""
+    """A fixed number of operations per element of an argument; unknown bytes, because a trace does not show the size of the result."""
     return Cost(flops * call.numel(of), None)
 
 
@@ -47,16 +47,16 @@ def each(
     written: int = -1,
     dtype: str = "",
 ) -> Cost:
-    """So many operations for each element of an argument, where every tensor is read.
+    """A fixed number of operations per element of an argument; every tensor is read.
 
     Args:
         call: The call.
-        flops: The operations for an element.
+        flops: The operations per element.
         of: The argument.
-        like: The argument whose size and type the result has, if it is another one.
-        unread: An argument that is not read: only its size matters.
-        written: How many elements the result has, if that is a fixed number.
-        dtype: The type of the result, if it is another one.
+        like: The argument with the size and type of the result, if not `of`.
+        unread: An argument that is not read because only its size matters.
+        written: The number of elements of the result, if fixed.
+        dtype: The type of the result, if it differs.
     """
     like = like if like >= 0 else of
     read = [place for place in call.inputs() if place != unread]
@@ -64,8 +64,8 @@ def each(
     return Cost(flops * call.numel(of), size)
 
 
-# Pointwise operators: so many operations for each element of the result, whose sizes are those of the inputs
-# together.
+# Pointwise operators: a number of operations for each element of the result, which has the broadcast shape of the
+# inputs.
 # Each addition, multiplication, division, negation, comparison and each value of a function such as `exp`, `tanh` or
 # `sqrt` is one operation; selections, logic on bits, casts and copies are none. What an operator costs is counted in
 # its formula as it is usually written: `sigmoid(x) = 1 / (1 + exp(-x))` is 4. Where branches differ, the longest
@@ -77,7 +77,7 @@ _INTEGERS = names("int64 int32 int16 int8 uint8 bool")
 
 
 def _operations(call: OperatorCall, settings: Mapping[str, Any]) -> int:
-    """Operations for each element of the result, by the settings in `formulas.txt`."""
+    """The operations per element of the result, by the settings in `formulas.txt`."""
     for text, flops in settings.get("by_text", {}).items():
         if text in call.values:
             return int(flops)
@@ -90,7 +90,7 @@ def _operations(call: OperatorCall, settings: Mapping[str, Any]) -> int:
 
 
 def pointwise(call: OperatorCall, **settings: Any) -> Cost:
-    """Any pointwise operator."""
+    """The cost of any pointwise operator."""
     places, in_place = call.inputs(), call.name.endswith("_")
     out = call.shape(0) if in_place else broadcast_shapes(*(call.shape(place) for place in places))
     if not out and call.shapes[0] is None and call.value(0) is None:
@@ -99,7 +99,7 @@ def pointwise(call: OperatorCall, **settings: Any) -> Cost:
     dtype = settings.get("dtype") or (call.dtypes[0] if in_place else result_dtype(call, places))
     if settings.get("real") and dtype in _INTEGERS:
         dtype = "float32"
-    # What has no dimensions is mostly a number of the program, which no memory traffic is for.
+    # A tensor without dimensions is usually a wrapped scalar, which causes no memory traffic.
     read = [place for place in places if call.shape(place)] if out else places
     size = call.moved(read, count, 0, dtype=dtype) if dtype else None
     return Cost(_operations(call, settings) * count, size)
@@ -125,13 +125,13 @@ def rescale(call: OperatorCall) -> Cost:
 
 # Operators on lists of tensors: `_foreach_...`, fused optimizers, and the scaling of gradients.
 #
-# A `_foreach_` operator costs for each tensor of its first list what the pointwise operator costs. The fused optimizers cost for each element
-# what their update rule says, as it is usually written, with what is the same for all elements left out; a setting that is 0 is
-# left out too. Traces do not show the element types of lists, so bytes moved are not known.
+# For each tensor of its first list, a `_foreach_` operator costs what the pointwise operator costs. For each element, a fused optimizer costs
+# its update rule as usually written, without terms that are the same for all elements or whose setting is 0. Traces do not show the
+# element types of lists, so the bytes moved are unknown.
 
 
 def _sizes(call: OperatorCall) -> list[int]:
-    """The elements of each tensor of the first list; torch calls these operators with no empty one.
+    """The element count of each tensor in the first list, which is never empty.
 
     Raises:
         LookupError: Its sizes were not recorded.
@@ -148,7 +148,7 @@ def of_lists(call: OperatorCall, **settings: Any) -> Cost:
 
 
 def norm_steps(order: object) -> tuple[int, int]:
-    """Operations of a norm for each element and for each result, besides bringing the elements together."""
+    """The operations of a norm per element and per result, in addition to those that combine the elements."""
     return (1, 1) if order == 2 else (1, 0) if order in (0, 1, "inf", "-inf") else (2, 1)
 
 
@@ -159,13 +159,13 @@ def norms(call: OperatorCall) -> Cost:
 
 
 def optimizer(call: OperatorCall, *, steps: int, added: list[tuple[int, int]]) -> Cost:
-    """The cost of a fused optimizer: operations for each element, and those that arguments add unless they are 0, False or not given."""
+    """The cost of a fused optimizer: operations per element, plus those of arguments that are set and not 0 or False."""
     more = (flops for place, flops in added if call.has_tensor(place) or bool(call.value(place)))
     return Cost((steps + sum(more)) * sum(_sizes(call)), None)
 
 
-# Reductions: n - o operations to bring n elements down to o by adding, multiplying or comparing, and what is done to
-# each besides.
+# Reductions: n - o operations (additions, multiplications or comparisons) to combine n elements into o, plus the work
+# on each element or result.
 # A mean divides o times; a variance is the mean, the deviations and their squares, their sum, and the division, 4 n;
 # a norm is what is done to each element, the sum, and the root. Cumulative operators combine each element but the
 # first of a row with the one before.
@@ -174,10 +174,10 @@ _TYPED = names("aten::sum aten::prod aten::nansum aten::mean")
 
 
 def reduced(call: OperatorCall, argument: int = 1) -> tuple[int, int]:
-    """How many elements go in and how many come out; `argument` says along which dimensions."""
+    """The element counts of input and result; `argument` holds the reduced dimensions."""
     shape = call.shape(0)
     dims = call.value(argument)
-    # A single whole number is a dimension where `keepdim` follows it, and otherwise an element type.
+    # A single integer is a dimension if `keepdim` follows it, else an element type.
     if isinstance(dims, int) and not isinstance(dims, bool) and len(call.shapes) > argument + 1:
         dims = [dims]
     if not isinstance(dims, list) or not dims:
@@ -195,7 +195,7 @@ def _sum_dtype(call: OperatorCall) -> str | None:
 
 
 def reduction(call: OperatorCall, *, steps: int = 0, out: int = 0, dtype: str = "", outputs: int = 1) -> Cost:
-    """A formula: combine all elements, and besides `steps` operations for each of them and `out` for each result."""
+    """The cost to combine all elements, plus `steps` operations per element and `out` per result."""
     count, left = reduced(call)
     combine = (2 if call.is_complex(0) else 1) * max(count - left, 0)
     size = call.moved((0,), outputs * left, 0, dtype=dtype or _sum_dtype(call))
@@ -222,14 +222,14 @@ def trace(call: OperatorCall) -> Cost:
 
 
 def cumulative(call: OperatorCall, *, step: int) -> Cost:
-    """The cost of `cumsum(self, dim)` and its like, with so many operations for a step."""
+    """The cost of `cumsum(self, dim)` and similar operators, with `step` operations per element after the first."""
     count, steps = call.numel(0), step * (2 if call.is_complex(0) else 1)
     dtype = "int64" if call.dtypes[0] in _INTEGERS else None
     return Cost(steps * (count - _rows(call, 1)), call.moved((0,), count, 0, dtype=dtype))
 
 
 def _rows(call: OperatorCall, argument: int, default: int = 0) -> int:
-    """How many rows the dimension named by an argument has."""
+    """The number of rows along the dimension that an argument names."""
     shape = call.shape(0)
     length = shape[int(call.value(argument, default))] if shape else 1
     return call.numel(0) // length if length else 0
@@ -260,7 +260,7 @@ def largest(call: OperatorCall) -> Cost:
 
 
 def unique(call: OperatorCall) -> Cost:
-    """`_unique2(self, ...)` and its like: sorts; how many are left is not known."""
+    """`_unique2(self, ...)` and similar operators: a sort; the size of the result is unknown."""
     count = call.numel(0)
     return Cost(count * log2(count), None)
 
@@ -272,7 +272,7 @@ def search(call: OperatorCall, *, among: int, values: int) -> Cost:
 
 
 def membership(call: OperatorCall) -> Cost:
-    """`isin(elements, among)`: a search for each element among sorted ones, and sorting them."""
+    """`isin(elements, among)`: sort `among`, then a binary search for each element."""
     elements, among = (call.numel(place) if call.has_tensor(place) else 1 for place in (0, 1))
     return Cost((elements + among) * log2(among), call.moved((0, 1), elements, 0, dtype="bool"))
 
@@ -293,7 +293,7 @@ def draw(call: OperatorCall) -> Cost:
 
 
 def _forward(call: OperatorCall, groups: int, weight: int, bias: int) -> Cost:
-    """The cost with statistics of the input."""
+    """The forward cost, including the statistics of the input."""
     count = call.numel(0)
     flops = 5 * count + 2 * groups + count * (call.has_tensor(weight) + call.has_tensor(bias))
     return Cost(flops, call.moved((0, weight, bias), count + 2 * groups, 0))
@@ -302,7 +302,7 @@ def _forward(call: OperatorCall, groups: int, weight: int, bias: int) -> Cost:
 def _backward(
     call: OperatorCall, operand: int, weight: int, parameters: int, mask: list[bool], *, means: int = 2
 ) -> Cost:
-    """The cost of the gradients of input, weight and bias that a mask asks for; the gradient and the input are the first two arguments."""
+    """The cost of the gradients of input, weight and bias that the mask selects; the first two arguments are the gradient and the input."""
     count = call.numel(operand)
     of_input, of_weight, of_bias = (*map(bool, mask), False)[:3]
     flops = of_input * count * (3 + 2 * means + call.has_tensor(weight))
@@ -351,7 +351,7 @@ def _channels(call: OperatorCall) -> int:
 
 
 def batch_norm(call: OperatorCall, *, training: int | bool) -> Cost:
-    """The formula where argument `training` says whether statistics are those of the input, or where that is fixed."""
+    """The cost of batch norm; `training` is the position of the argument that enables batch statistics, or a fixed bool."""
     channels, count = _channels(call), call.numel(0)
     if training if isinstance(training, bool) else call.value(training):
         cost = _forward(call, channels, 1, 2)
@@ -362,7 +362,7 @@ def batch_norm(call: OperatorCall, *, training: int | bool) -> Cost:
 
 
 def batch_norm_backward(call: OperatorCall, *, operand: int, training: int, mask: int) -> Cost:
-    """The cost of a backward function with weight at 2."""
+    """The cost of a batch norm's backward; the weight is argument 2."""
     channels, count = _channels(call), call.numel(operand)
     wanted = call.value(mask, [True, True, True])
     cost = _backward(call, operand, 2, channels, wanted)
@@ -403,7 +403,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2
 
 
 def softmax(call: OperatorCall, *, steps: int, less: int, dim: int) -> Cost:
-    """The cost of softmax or its gradient: operations for each element, and how many less for each row along a dimension."""
+    """The cost of softmax or its gradient: `steps` operations per element minus `less` per row along `dim`."""
     count = call.numel(0)
     return Cost(steps * count - less * _rows(call, dim, -1), call.moved(range(dim), count, 0))
 
@@ -413,7 +413,7 @@ def _reduced_loss(kind: object, count: int) -> int:
 
 
 def loss(call: OperatorCall, *, steps: int, reduction: int = 2) -> Cost:
-    """The cost of a loss with so many operations for each pair of input and target; `binary_cross_entropy` takes weights before."""
+    """The cost of a loss with `steps` operations per pair of input and target; `binary_cross_entropy` has weights before `reduction`."""
     count = prod(broadcast_shapes(call.shape(0), call.shape(1)))
     kind = call.value(reduction, _MEAN)
     size = call.moved(call.inputs(), count if kind == _NONE else 1, 0)
@@ -429,10 +429,10 @@ def loss_backward(call: OperatorCall, *, steps: int, weights: int = -1) -> Cost:
 
 
 def nll(call: OperatorCall) -> Cost:
-    """`nll_loss_forward(logarithms, target, weight, reduction, ...)`: picks one of each row, negates it and weighs it."""
+    """`nll_loss_forward(logarithms, target, weight, reduction, ...)`: picks one value per row, negates and weights it."""
     count, kind = call.numel(1), call.value(3, _MEAN)
     flops = count * (1 + call.has_tensor(2)) + _reduced_loss(kind, count)
-    # Of the logarithms only one a row is read.
+    # Only one logarithm per row is read.
     return Cost(flops, call.moved((1,), count + (count if kind == _NONE else 2), 0))
 
 
@@ -471,17 +471,17 @@ def convolution(
     extra: int = -1,
     operands: tuple[int, int] = (0, 1),
 ) -> Cost:
-    """The cost of an operator on input and weight by where its settings are.
+    """The cost of a convolution, with the positions of its arguments.
 
     Args:
         call: The call.
-        stride: The argument with the stride.
-        padding: That with the padding.
-        dilation: That with the dilation.
-        groups: That with the number of groups.
-        transposed: That which says whether it is transposed; True or False where that is fixed.
-        extra: That with the padding of a transposed one's output.
-        operands: Those with the input and the weight.
+        stride: The position of the stride.
+        padding: The position of the padding.
+        dilation: The position of the dilation.
+        groups: The position of the number of groups.
+        transposed: The position of the flag for a transposed convolution, or a fixed bool.
+        extra: The position of the output padding of a transposed convolution.
+        operands: The positions of the input and the weight.
     """
     image, weight = map(call.shape, operands)
     count = len(weight) - 2
@@ -508,7 +508,7 @@ def convolution(
 
 
 def fused_convolution(call: OperatorCall) -> Cost:
-    """`mkldnn_convolution(input, weight, bias, padding, stride, ...)`; fused ones may have a tensor to add before or after the input."""
+    """`mkldnn_convolution(input, weight, bias, padding, stride, ...)`; fused variants may have a tensor to add before or after the input."""
     if call.has_tensor(2) and len(call.shape(2)) > 1:
         operands = (int(call.name.endswith("_")), 2)
         return convolution(call, stride=5, padding=4, dilation=6, groups=7, operands=operands)
@@ -540,7 +540,7 @@ _INDEX_BYTES = 8
 
 
 def _dimensions(call: OperatorCall) -> int:
-    """For how many dimensions an operator is, by its name."""
+    """The number of spatial dimensions in an operator's name."""
     return next(count for count in (1, 2, 3) if f"{count}d" in call.name)
 
 
@@ -556,7 +556,7 @@ def pool(call: OperatorCall, *, largest: bool, indices: bool = False) -> Cost:
     for axis, size in enumerate(shape[-count:]):
         free = size + 2 * padding[axis] - dilation[axis] * (kernel[axis] - 1) - 1
         windows = (free + (stride[axis] - 1 if up else 0)) // stride[axis] + 1
-        # A window that would begin in the padding behind the input is left out.
+        # A window that would start in the padding after the input is dropped.
         results *= windows - (up and (windows - 1) * stride[axis] >= size + padding[axis])
     moved = call.moved((0,), results, 0, more=results * _INDEX_BYTES * indices)
     return Cost(results * (prod(kernel) - largest), moved)
@@ -569,7 +569,7 @@ def mean_backward(call: OperatorCall) -> Cost:
 
 
 def _in_windows(shape: tuple[int, ...], parts: list[int]) -> int:
-    """The elements of all windows together when the last dimensions are cut into so many parts each.
+    """The total element count of all windows when each of the last dimensions is cut into a number of parts.
 
     A window ends where the next begins, or one element later where the cut is within an element: all but gcd(size, parts).
     """
@@ -659,12 +659,12 @@ def grid(call: OperatorCall) -> Cost:
 
 
 def fill(call: OperatorCall) -> Cost:
-    """What only writes to its first argument."""
+    """The cost of an operator that only writes to its first argument."""
     return Cost(0, call.bytes(0))
 
 
 def joined(call: OperatorCall) -> Cost:
-    """`cat(tensors)` and its like: reads and writes all; traces do not show the element types of lists."""
+    """`cat(tensors)` and similar operators; traces do not show the element types of lists, so the bytes are unknown."""
     return FREE if not call.shape_list(0) else Cost(0, None)
 
 
@@ -674,7 +674,7 @@ def repeated(call: OperatorCall) -> Cost:
 
 
 def padded(call: OperatorCall) -> Cost:
-    """`constant_pad_nd(self, padding, value)` and its like: the padding is given from the last dimension, before and after."""
+    """`constant_pad_nd(self, padding, value)` and similar operators: padding pairs (before, after) start at the last dimension."""
     shape, padding = list(call.shape(0)), call.whole_list(1, [])
     for place, size in enumerate(padding):
         shape[-1 - place // 2] += size

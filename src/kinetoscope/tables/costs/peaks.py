@@ -1,7 +1,7 @@
-"""What devices can do at most: operations a second for matrix products, dense, by element type, from the makers' data sheets.
+"""Peak FLOP/s of devices for dense matrix products, by element type, from the vendors' data sheets.
 
-Numbers are those for full use of the matrix units where a device has them, without sparsity, with sums in 32 bits. `tf32` is what a device
-reaches for `float32` when it may shorten its factors. A device that is not in the table has no peak: nothing is guessed.
+The numbers assume matrix units where a device has them, no sparsity, and 32-bit accumulation. `tf32` is the rate for `float32` inputs that may
+be rounded to TF32. A device that is not in the table has no peak: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CUDA = 1
 
 @cache
 def hardware_peaks() -> dict[str, dict[str, float]]:
-    """10^12 operations a second by element type, for patterns of whole names of devices."""
+    """TFLOP/s by element type, for regular expressions that match full device names."""
     lines = table("peaks.txt")
     return {
         line.title: {dtype: float(tera) for dtype, _, tera in (name.partition("=") for name in line.names)}
@@ -59,7 +59,7 @@ def register_peak_flops(device: str, peaks: float | Mapping[str, float]) -> None
 
 
 def checked_peaks(peaks: object) -> dict[str, float]:
-    """A user's peaks by element type; under `*` the one for all others.
+    """A user's peaks by element type, with `*` for all other types.
 
     Raises:
         ArgumentError: A peak is not a number above 0.
@@ -77,7 +77,7 @@ def checked_peaks(peaks: object) -> dict[str, float]:
 
 
 def known_peaks(device: str) -> dict[str, float] | None:
-    """The peaks of a device by its name, registered or from the table; None where it is not known."""
+    """The peaks of a device by name, registered or built in; None if unknown."""
     if device in _registered:
         return _registered[device]
     for names, peaks in hardware_peaks().items():
@@ -87,15 +87,15 @@ def known_peaks(device: str) -> dict[str, float] | None:
 
 
 def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> float | None:
-    """Operations a second for an element type; complex numbers are computed with as their parts are.
+    """The peak FLOP/s for an element type; a complex type has the peak of its parts.
 
     Args:
         peaks: The peaks of a device.
         dtype: The element type.
-        shortened: Whether `float32` factors may be shortened.
+        shortened: Whether `float32` inputs may be rounded to TF32.
 
     Returns:
-        The number, or None where the device's is not known.
+        The peak; None if unknown.
     """
     kind = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     if kind == "float32" and shortened and "tf32" in peaks:
@@ -105,21 +105,21 @@ def peak_for(peaks: Mapping[str, float], dtype: str, *, shortened: bool) -> floa
 
 
 def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]] | None:
-    """The peaks of all devices that a trace's work ran on, or None where one is not known.
+    """The peaks of all devices that a trace used; None if any is unknown.
 
     Args:
         trace: The trace.
-        given: What the user says each of them can do, in the forms of `register_peak_flops`; None for the table.
+        given: The peak of each device as the user gives it, in the forms of `register_peak_flops`; None for the table.
 
     Raises:
-        ArgumentError: `given` is no number above 0 and no mapping of such.
+        ArgumentError: `given` is not a number above 0 or a mapping to such numbers.
     """
     model_of = {(device.type, device.index): device.name for device in trace.run_info.devices}
     streams = trace.columns("streams")
     used = set(zip(streams["device_type"].tolist(), streams["device_index"].tolist(), strict=True))
     if given is not None:
         return [checked_peaks(given)] * max(len(used), 1)
-    # A device that is not known by its name has no peak.
+    # A device without a known name has no peak.
     models = [model_of.get(("cuda", index), "") if kind == CUDA else "" for kind, index in sorted(used)]
     if not used:
         cpu = model_of.get(("cpu", -1), "cpu")
@@ -128,14 +128,12 @@ def trace_peaks(trace: TraceData, given: object = None) -> list[dict[str, float]
     return peaks if len(peaks) == len(models) else None
 
 
-# How fast: operations a second, operations a byte, and how near to the peak of the device.
-
-# Families whose operations count for the use of the matrix units.
+# Families whose operations run on matrix units.
 MATRIX = frozenset({"matmul", "convolution", "attention", "recurrent", "registered"})
 
 
 def working_ns(trace: TraceData) -> Rows:
-    """How long each span worked: on the device where it launched something there, else its duration."""
+    """The device time of each span that launched device work, and the duration of any other."""
     spans = trace.columns("spans")
     on_device: Rows = spans["device_ns"]
     return np.where(on_device > 0, on_device, spans["duration_ns"])
@@ -148,12 +146,12 @@ def _quotient(part: NDArray[Any], whole: Rows, known: Mask) -> NDArray[np.float6
 
 
 def per_second(flops: Rows, time_ns: Rows) -> NDArray[np.float64]:
-    """Operations a second; null where there is no time or nothing was counted."""
+    """FLOP/s; null without time or counted operations."""
     return _quotient(flops * 1e9, time_ns, (flops > 0) & (time_ns > 0))
 
 
 def per_byte(flops: Rows, moved: Rows) -> NDArray[np.float64]:
-    """Operations a byte; null where the bytes are not known."""
+    """FLOPs per byte; null if the bytes are unknown."""
     return _quotient(flops, moved, (flops >= 0) & (moved > 0))
 
 

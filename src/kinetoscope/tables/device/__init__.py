@@ -1,4 +1,4 @@
-"""Tables of what ran on devices."""
+"""Tables of work on devices."""
 
 __all__ = [
     "collective_facts",
@@ -20,4 +20,4 @@ TABLES = {
     "utilization": "utilization",
     "collectives": "collectives",
 }
-"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""
+"""The tables that this room makes, and the module of each. The function has the name of the table."""

@@ -1,4 +1,4 @@
-"""The facts about a collective, from its name, its arguments, the notes of the recorder, and the name of its kernel."""
+"""The facts about a collective, from its name, its arguments, the recorder's notes, and the name of its kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from kinetoscope.model.strings import parsed_json
 from kinetoscope.tables.costs.call import ITEM_BYTES, SPELLINGS, torch_type
 
-# torch's operator -> what it does, place of what it gives, of what it takes, and of the root or the other rank.
+# torch's operator -> the collective, and the positions of its input, its output, and the root or peer rank.
 CALLS: dict[str, tuple[str, int, int, int]] = {
     "c10d::allreduce_": ("all_reduce", 0, 0, -1),
     "c10d::allreduce_coalesced_": ("all_reduce", 0, 0, -1),
@@ -36,9 +36,9 @@ CALLS: dict[str, tuple[str, int, int, int]] = {
     "c10d::monitored_barrier_": ("barrier", -1, -1, -1),
 }
 DESCRIBED = "record_param_comms"
-"""The operator by which some backends describe a call; the call's name is among its facts."""
+"""The operator with which some backends describe a call; the description contains the call's name."""
 
-# What backends that describe their calls name them.
+# The names of calls in such descriptions.
 _DESCRIBED_NAMES = {
     "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
     "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
@@ -48,7 +48,7 @@ _DESCRIBED_NAMES = {
 }  # fmt: skip
 
 
-# NCCL's names, as RCCL has them too, those of vLLM's, SGLang's and torch's own all-reduces, and those of DeepEP.
+# Kernel names of NCCL and RCCL, of the all-reduces of vLLM, SGLang and torch, and of DeepEP.
 _NAMES = (
     (re.compile(r"(?:(?<!\w)|deep_)ep::.*dispatch", re.IGNORECASE), "dispatch"),
     (re.compile(r"(?:(?<!\w)|deep_)ep::.*combine", re.IGNORECASE), "combine"),
@@ -66,28 +66,28 @@ _TYPE = re.compile(
     r"_(f16|f32|f64|bf16|i8|u8|i32|u32|i64|u64|half|float|double|__nv_bfloat16|int8_t|uint8_t|int32_t|int64_t)(?=[_(]|$)"
 )
 UNKNOWN_CALL = "unknown"
-"""The name of a call whose kernel does not say what it does, as NCCL's generic one."""
+"""The name of a call whose kernel name does not reveal the collective, such as NCCL's generic kernel."""
 
 
 @dataclass
 class Facts:
-    """The facts of one collective; -1 or empty for those that were not recorded.
+    """The facts of one collective; -1 or empty if not recorded.
 
     Attributes:
         name: The collective, such as all_reduce.
         group: The name of the process group.
-        group_description: What the program called the group.
+        group_description: The program's description of the group.
         group_rank: The caller's rank in the group.
-        group_size: How many ranks the group has.
-        reduction: How values are put together, such as SUM.
+        group_size: The number of ranks in the group.
+        reduction: The reduction operation, such as SUM.
         peer: The root, or for send and recv the other rank.
-        dtype: The type of the elements, as `torch.dtype` names it.
-        input_elements: How many elements the caller gives.
-        output_elements: How many it gets.
+        dtype: The element type, as `torch.dtype` names it.
+        input_elements: The number of elements that the caller sends.
+        output_elements: The number of elements that it receives.
         item_bytes: The size of an element.
-        is_async: 1 if the caller goes on at once, 0 if it waits.
-        input_splits: How many elements go to each rank, as JSON, where they differ.
-        output_splits: How many come from each rank.
+        is_async: 1 if the caller continues at once, 0 if it waits.
+        input_splits: The number of elements for each rank, as JSON, if they differ.
+        output_splits: The number of elements from each rank, likewise.
         ranks: The global ranks of the group, as JSON.
     """
 
@@ -108,7 +108,7 @@ class Facts:
     ranks: str = ""
 
     def bytes_of(self, elements: int) -> int:
-        """The size of that many elements, -1 if not known."""
+        """The size of some elements in bytes, -1 if unknown."""
         if elements == 0:
             return 0
         return elements * self.item_bytes if elements > 0 and self.item_bytes > 0 else -1
@@ -119,9 +119,9 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
 
     Args:
         operator: One of `CALLS`.
-        noted: The recorder's facts as JSON, empty without.
-        dims: The sizes of the operator's inputs as JSON, empty without.
-        concrete: Its scalar inputs as JSON, empty without.
+        noted: The recorder's facts as JSON, empty for none.
+        dims: The shapes of the operator's inputs as JSON, empty for none.
+        concrete: Its scalar inputs as JSON, empty for none.
     """
     name, gives, takes, peer = CALLS[operator]
     described = parsed_json(noted)
@@ -139,7 +139,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
         sizes, texts = parsed_json(dims), parsed_json(concrete)
         scalars = [_scalar(text) for text in texts] if isinstance(texts, list) else []
         if isinstance(sizes, list):
-            # Traces do not record the sizes of nested lists of tensors, but inputs and outputs have equally many elements.
+            # Traces lack the shapes of nested tensor lists, but inputs and outputs have equally many elements.
             facts.input_elements = _elements(sizes, takes)
             facts.output_elements = _elements(sizes, gives)
     if name == "barrier":
@@ -147,7 +147,7 @@ def facts_of_call(operator: str, noted: str, dims: str, concrete: str) -> Facts:
     if 0 <= peer < len(scalars) and type(scalars[peer]) is int:
         facts.peer = scalars[peer]
     if operator != "c10d::monitored_barrier_":
-        # `async_op` comes last, or before the timeout; the barrier that watches ends with another truth value.
+        # `async_op` is last or precedes the timeout; the monitored barrier ends with another bool.
         facts.is_async = next((int(value) for value in scalars[-2:] if isinstance(value, bool)), -1)
     return facts
 
@@ -167,14 +167,14 @@ def facts_of_description(noted: str) -> Facts | None:
         if splits := described.get(f"{side}_splits"):
             setattr(facts, f"{side}put_splits", json.dumps(splits))
     facts.peer = _number(described.get("peer"))
-    # torch cuts long lists in the middle, which is no JSON any more.
+    # torch truncates long lists in the middle, which makes them invalid JSON.
     if isinstance(described.get("ranks"), str) and isinstance(parsed_json(described["ranks"]), list):
         facts.ranks = described["ranks"]
     return facts
 
 
 def facts_of_range(name: str) -> tuple[str, str]:
-    """The backend and the call that a range of a backend names, such as ``nccl:_all_gather_base`` or ``nccl:send 0->1``."""
+    """The backend and the call in the name of a backend's range, such as ``nccl:_all_gather_base`` or ``nccl:send 0->1``."""
     backend, _, call = name.partition(":")
     call = call.partition(" ")[0]
     return backend, _DESCRIBED_NAMES.get(call, call)
@@ -186,7 +186,7 @@ def facts_of_kernel(name: str) -> Facts:
     call = next((call_name for pattern, call_name in _NAMES if pattern.search(short)), UNKNOWN_CALL)
     facts = Facts(call)
     if call in _REDUCTIONS:
-        # For others NCCL names a reduction and a type too, of bytes that it only moves.
+        # For other collectives NCCL also names a reduction and a type, but of bytes that it only moves.
         reduction, element = _REDUCTION.search(short), _TYPE.search(short)
         facts.reduction = reduction[1].upper() if reduction else ""
         if element:
@@ -195,7 +195,7 @@ def facts_of_kernel(name: str) -> Facts:
 
 
 def merged(facts: Facts, described: Facts) -> Facts:
-    """Combine both; the call's own arguments have priority over the backend's description."""
+    """Fill in missing facts of a call from the backend's description, in place."""
     for name, value in vars(described).items():
         if name != "name" and getattr(facts, name) in (-1, ""):
             setattr(facts, name, value)
@@ -203,25 +203,25 @@ def merged(facts: Facts, described: Facts) -> Facts:
 
 
 def type_named(spelt: str) -> tuple[str, int]:
-    """The name and size in bytes of a type of elements as torch's traces or C++ spell it; in lowercase and -1 if unknown."""
+    """The name and size in bytes of an element type, from its spelling in torch's traces or C++; lowercased and -1 if unknown."""
     name = torch_type(spelt)
     return (spelt.lower(), -1) if name is None else (name, ITEM_BYTES[name])
 
 
 def spelt_by_torch(name: str) -> str:
-    """The name by which torch's own traces call the type that `torch.dtype` names so."""
+    """The spelling in torch's traces of a `torch.dtype` name."""
     return SPELLINGS.get(name, name).partition(", ")[0]
 
 
 def elements_of(dims: str) -> int:
-    """How many elements all inputs have together, by their sizes as JSON; -1 if those do not say."""
+    """The number of elements in all inputs, from their shapes as JSON; -1 if unknown."""
     sizes = parsed_json(dims)
     parts = [_elements(sizes, place) for place in range(len(sizes))] if isinstance(sizes, list) else []
     return sum(parts) if parts and min(parts) >= 0 else -1
 
 
 def _common(name: str, described: dict[str, Any]) -> Facts:
-    """The facts about the process group, which both kinds of descriptions have."""
+    """The facts about the process group, which both kinds of descriptions contain."""
     texts = {
         name: described[key]
         for key, name in (
@@ -234,7 +234,7 @@ def _common(name: str, described: dict[str, Any]) -> Facts:
 
 
 def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
-    """Elements, bytes and type of an argument; zeros if it is not a tensor."""
+    """The elements, bytes and type of an argument; zeros if it is not a tensor."""
     value = arguments[place] if place < len(arguments) else None
     if isinstance(value, list) and len(value) == 3 and isinstance(value[2], str):
         return _number(value[0]), _number(value[1]), value[2]
@@ -242,7 +242,7 @@ def _amount(arguments: list[Any], place: int) -> tuple[int, int, str]:
 
 
 def _elements(sizes: list[Any], place: int) -> int:
-    """How many elements the tensors of an input have, from their recorded sizes."""
+    """The number of elements in the tensors of an input, from their recorded shapes."""
     if place < 0:
         return 0
     if place >= len(sizes) or not isinstance(sizes[place], list):
@@ -251,7 +251,7 @@ def _elements(sizes: list[Any], place: int) -> int:
     tensors = value if value and all(isinstance(part, list) for part in value) else [value]
     if not all(type(size) is int for tensor in tensors for size in tensor):
         return -1
-    # An input without tensors looks like a scalar tensor; neither is sent.
+    # An input without tensors looks like a scalar tensor; nothing is sent for either.
     return sum(math.prod(tensor) for tensor in tensors) if value else -1
 
 

@@ -27,29 +27,29 @@ from kinetoscope.tables.device.launches import starters
 from kinetoscope.tables.device.work import WorkCategory, busy, device_work
 from kinetoscope.tables.stored import Shown
 
-# Which transfer belongs to which call between ranks.
+# Match transfers to collectives.
 #
-# A backend such as gloo carries a call out on threads of its own and marks each transfer with a range, `gloo:all_reduce`
-# for example. torch does not link the two, so they are matched by what must hold: the transfer begins after its
-# call, has its name and its number of elements, comes in the order of the calls, and a thread works for one group only.
+# A backend such as gloo executes a collective on its own threads and marks each transfer with a range, for example
+# `gloo:all_reduce`. torch does not link the two, so they are matched by necessary conditions: a transfer begins after its
+# call, has the same name and number of elements, follows the order of calls, and a thread works for one group only.
 
-# What carries out a call; gloo has no reduce_scatter of its own.
+# The transfers that execute a call; gloo has no reduce_scatter of its own.
 _CARRIED_BY = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 
 
 @dataclass
 class Transfer:
-    """A range of a backend: one movement of data.
+    """A backend's range: one data transfer.
 
     Attributes:
         span: Its row of spans.
-        name: What it does, without the backend's mark.
-        backend: Whose range it is.
-        thread: The row of the thread it ran on.
+        name: Its name without the backend's prefix.
+        backend: The backend.
+        thread: The row of its thread.
         start_ns: When it began.
         end_ns: When it ended.
-        elements: How many elements it was given, -1 if not known.
-        type: The type of the elements as torch names it, empty if not known.
+        elements: The number of elements passed to it, -1 if unknown.
+        type: The element type as torch names it, empty if unknown.
     """
 
     span: SpanRow
@@ -64,16 +64,16 @@ class Transfer:
 
 @dataclass
 class Call:
-    """A collective, with what its transfers are found by.
+    """A collective, with the facts that identify its transfers.
 
     Attributes:
-        span: Its row of spans; of a kernel without a call the row of the kernel.
+        span: Its row of spans; for a kernel without a call, the row of the kernel.
         facts: Its facts, such as its name and its process group.
         start_ns: When the call began.
-        elements: How many elements one transfer of it moves, -1 if not known.
-        parts: How many transfers carry it out.
-        backend: The backend, where a range in it or its kernel says so.
-        transfers: Those that were found.
+        elements: The number of elements in one of its transfers, -1 if unknown.
+        parts: The number of transfers that execute it.
+        backend: The backend, if a range in it or its kernel names it.
+        transfers: Its matched transfers.
         kernels: The kernels among these.
     """
 
@@ -88,7 +88,7 @@ class Call:
 
 
 def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
-    """Assign transfers to calls; a transfer belongs to one call at most.
+    """Assign transfers to calls; a transfer belongs to at most one call.
 
     Args:
         calls: The calls in order of time; their `transfers` are filled.
@@ -112,7 +112,7 @@ def pair(calls: Iterable[Call], transfers: Iterable[Transfer]) -> None:
 
 
 def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str]) -> list[Transfer]:
-    """The first transfers that can be those of a call; of a thread of its own group where there is a choice."""
+    """The first transfers that fit a call, preferring threads of its own group."""
     claimed: list[Transfer] = []
     unknown: list[Transfer] = []
     for transfer in waiting:
@@ -127,28 +127,28 @@ def _fitting(call: Call, waiting: list[Transfer], group_of_thread: dict[int, str
             unknown.append(transfer)
         if len(claimed) == call.parts or len(claimed) + len(unknown) > 8 * call.parts:
             break
-    # A thread that no group has claimed yet may be a second one of the same group, and then comes earlier.
+    # A thread that no group has claimed yet may be a second one of the same group, with earlier transfers.
     both = sorted(claimed + unknown, key=lambda transfer: transfer.start_ns)
     return both[: call.parts]
 
 
-# Backends whose ranges on the host only ask a device for the transfer.
+# Backends whose host ranges only launch the transfer on a device.
 _ON_DEVICE = ("nccl", "xccl", "hccl")
 _WHOLE_MESSAGES = ("broadcast", "reduce", "send", "recv")
 _PARTS_OF_MESSAGES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 def collectives(trace: TraceData) -> ArrowTable:
-    """Return the `collectives` table: one row for each call between ranks.
+    """Return the `collectives` table: one row per collective.
 
-    Sizes, groups and types are known where shapes were recorded (`record_shapes=True`, or deep steps), or where the backend describes
-    its calls itself.
+    Sizes, groups and types are known if shapes were recorded (`record_shapes=True`, or deep steps) or if the backend describes
+    its calls.
 
     Args:
         trace: The trace.
 
     Returns:
-        The table, without rows if the process called no other; `docs/tables.md` describes its columns.
+        The table, empty without collectives; `docs/tables.md` describes its columns.
     """
     spans, calls = trace.columns("spans"), _calls(trace)
     call_rows = np.array([call.span for call in calls], dtype=np.int64)
@@ -201,7 +201,7 @@ def count_collectives(trace: TraceData) -> int:
 
 
 def _on_device(trace: TraceData, calls: list[Call]) -> dict[str, Any]:
-    """How long the kernels of each call ran, how much of it overlapped computing on the same device, and where the first of them ran."""
+    """The time of each call's kernels, its overlap with compute on the same device, and the location of the first kernel."""
     work, spans, streams = device_work(trace), trace.columns("spans"), trace.columns("streams")
     of_call = np.repeat(np.arange(len(calls)), [len(call.kernels) for call in calls])
     kernels = np.array([kernel for call in calls for kernel in call.kernels], dtype=np.int64)
@@ -234,7 +234,7 @@ def _speeds(facts: list[Facts], size: Rows, time_ns: Rows) -> dict[str, NDArray[
 
 
 def bus_factor(name: str, size: int) -> float:
-    """The factor from algorithm to bus bandwidth: the part of a message that each rank of a group sends; NaN if unknown.
+    """The factor from algorithm bandwidth to bus bandwidth; NaN if unknown.
 
     See ``doc/PERFORMANCE.md`` of nccl-tests.
     """
@@ -247,7 +247,7 @@ def bus_factor(name: str, size: int) -> float:
 
 @derived
 def _calls(trace: TraceData) -> list[Call]:
-    """Every call of a trace in order of time, with its transfers."""
+    """Every collective of a trace in order of time, with its transfers."""
     spans, strings = trace.columns("spans"), trace.strings
     stored = trace.columns("collectives")
     noted = dict(zip(stored["span"].tolist(), stored["facts"].tolist(), strict=True))
@@ -297,18 +297,18 @@ def _transfer(trace: TraceData, span: SpanRow, name: str, backend: str) -> Trans
 
 
 def _inputs(trace: TraceData, span: SpanRow) -> tuple[str, str, str]:
-    """The three texts of `shapes` on the inputs of a span, empty without."""
+    """The three texts of `shapes` for the inputs of a span, empty for none."""
     return input_texts(trace, ShapesRow(int(shapes_of(trace)[span])))
 
 
 def _given_to(trace: TraceData, span: SpanRow) -> tuple[int, str]:
-    """How many elements a range was given, -1 if not known, and their type, empty if not known."""
+    """The number of elements passed to a range, -1 if unknown, and their type, empty if unknown."""
     dims, types, _ = _inputs(trace, span)
     return collective_facts.elements_of(dims), next(iter(json.loads(types or "[]")), "")
 
 
 def _take_ranges(trace: TraceData, calls: dict[SpanRow, Call], marks: list[SpanRow]) -> None:
-    """Add the backend, and missing names, to calls from the ranges of a device's backend inside them."""
+    """Add backends and missing names to calls, from the ranges of device backends inside them."""
     spans, strings = trace.columns("spans"), trace.strings
     for row in marks:
         backend, name = collective_facts.facts_of_range(strings[spans["name"][row]])
@@ -345,11 +345,11 @@ def _take_kernels(trace: TraceData, calls: dict[SpanRow, Call], noted: dict[int,
 
 
 def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> Call:
-    """A call, with the number of elements and of transfers that it is known by."""
-    # On the root a scatter is given what all get; its range names the output first.
+    """A call with the number and size of its transfers."""
+    # On the root, a scatter's input holds the data of all ranks; its range lists the output first.
     elements, parts = -1 if facts.name in ("barrier", "scatter") else facts.input_elements, 1
     if operator == "c10d::reduce_scatter_":
-        # One reduction for each rank, of what that rank gets.
+        # One reduction per rank, with the size of that rank's output.
         elements = facts.output_elements
         parts = facts.group_size if facts.group_size > 0 else trace.run_info.world_size or 1
     elif facts.name == "recv":
@@ -358,20 +358,20 @@ def _call(trace: TraceData, span: SpanRow, facts: Facts, operator: str = "") -> 
 
 
 def _rows_named(trace: TraceData, named: Callable[[str], bool]) -> list[SpanRow]:
-    """The rows of spans of the host with names that pass a test: devices show ranges of the host again."""
+    """The rows of host spans with names that pass a test; device tracks repeat host ranges."""
     chosen = spans_named(trace, named) & (trace.column("spans", "stream") < 0)
     return [SpanRow(row) for row in np.flatnonzero(chosen).tolist()]
 
 
 def _nearest(parent: NDArray[np.int32], span: SpanRow, wanted: Container[SpanRow]) -> SpanRow:
-    """The innermost of some spans that a span is or is inside of, -1 without."""
+    """The innermost of some spans that contains a span or is the span itself, -1 for none."""
     while span >= 0 and span not in wanted:
         span = SpanRow(int(parent[span]))
     return span
 
 
 def _groups(run: RunInfo) -> dict[str, str]:
-    """The global ranks of each process group that existed when the recording began, as JSON, by the group's name."""
+    """The global ranks, as JSON, of each process group that existed when the recording began, by group name."""
     return {group.name: json.dumps(group.ranks) for group in run.process_groups if group.name and group.ranks}
 
 
@@ -380,7 +380,7 @@ def _integers(values: Any) -> Any:
 
 
 def kernels_of_calls(trace: TraceData, calls: Container[SpanRow]) -> dict[SpanRow, list[SpanRow]]:
-    """The kernels that carried out each call, by its row; those that belong to none of the calls under their own rows."""
+    """The kernels of each call, by the call's row; kernels without a call appear under their own row."""
     work = device_work(trace)
     rows = work.rows[work.category == WorkCategory.COMMUNICATION]
     if len(rows) == 0:

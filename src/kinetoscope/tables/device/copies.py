@@ -1,4 +1,4 @@
-"""Copies between memories, and memory that was filled."""
+"""The `copies` table: copies between memories, and fills."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _BETWEEN = re.compile(r"\(\s*(\w[\w ]*?)\s*->\s*(\w[\w ]*?)\s*\)")
 _FILLED = re.compile(r"\(\s*(\w[\w ]*?)\s*\)")
 # `CopyHostToDevice`, `hipMemcpyDeviceToHost`, `DEVICE_TO_HOST`.
 _LONG = re.compile(r"(host|device|peer)_?to_?(host|device|peer)", re.IGNORECASE)
-# What Intel calls memory is the host's, shared memory is either's, and an array is memory of a device.
+# Intel's M is host memory, S is shared memory, and an array (A) is device memory.
 _SIDES = {"H": "H", "M": "H", "D": "D", "A": "D", "S": "S", "P": "P"}
 _DEVICE_MEMORY = frozenset({"device", "array", "device array"})
 
 
 class Direction(NamedTuple):
-    """Between which sides and which kinds of memory a copy goes; empty where that is not known.
+    """The direction and kinds of memory of a copy; empty if unknown.
 
     Attributes:
-        name: `HtoD`, `DtoH`, `DtoD`, `HtoH` or `PtoP`; a filling has none.
-        source: The kind of memory that is read, such as `pageable` or `pinned`.
-        target: The kind of memory that is written.
+        name: `HtoD`, `DtoH`, `DtoD`, `HtoH` or `PtoP`; empty for a fill.
+        source: The kind of memory read, such as `pageable` or `pinned`.
+        target: The kind of memory written.
     """
 
     name: str = ""
@@ -48,16 +48,16 @@ def direction_of(name: str, arguments: str, *, fills: bool) -> Direction:
     """Return the direction of a copy.
 
     Args:
-        name: What the source calls it.
-        arguments: What else the source said of it, as JSON; empty without.
-        fills: Whether it fills memory and reads none.
+        name: Its recorded name.
+        arguments: Its recorded arguments as JSON; empty for none.
+        fills: Whether it only fills memory.
     """
     if fills:
         match = _FILLED.search(name)
         return Direction(target=(match[1] if match else _stated_kind(arguments)).lower())
     between = _BETWEEN.search(name)
     source, target = (between[1].lower(), between[2].lower()) if between else ("", "")
-    # Reading the arguments takes long, and most names say it themselves.
+    # Parsing arguments is slow, and most names suffice.
     if sides := _sides(name) or _sides(_stated_kind(arguments)):
         return Direction(sides, source, target)
     if source and target:
@@ -81,18 +81,18 @@ def _stated_kind(arguments: str) -> str:
 
 
 def copies(trace: TraceData, by: str = "copy") -> ArrowTable:
-    """Return the `copies` table: one row for each copy between memories and each filling of one.
+    """Return the `copies` table: one row for each copy between memories and each fill.
 
     Args:
         trace: The trace.
-        by: `copy`; or `direction` to add them up by direction, kind, source and destination, `operator` also by operator.
+        by: `copy` for single copies; `direction` to sum by direction, kind, source and destination; `operator` to sum also by operator.
 
     Returns:
-        The table; `docs/tables.md` describes its columns. Added up, it has their `count`, their total, mean and longest duration,
-        their bytes and rates, and how many of them the host waited for; the meaning of these columns is in the metadata of the table.
+        The table; `docs/tables.md` describes its columns. Sums have the `count`, the total, mean and longest duration, bytes and rates,
+        and the number of copies that the host waited for; the table's metadata describes these columns.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has another value.
     """
     checked_choice("by", by, ("copy", "direction", "operator"))
     spans, texts, streams = trace.columns("spans"), trace.strings, trace.columns("streams")
@@ -132,7 +132,7 @@ def copy_directions(trace: TraceData, rows: Rows) -> list[Direction]:
 
 
 def _directions(trace: TraceData, rows: Rows) -> tuple[NDArray[np.int32], list[Direction]]:
-    """The direction of each row as a place in a list; each distinct text is read once."""
+    """The distinct directions, and for each row its index in them."""
     spans, texts = trace.columns("spans"), trace.columns("arguments")["json"]
     keys = [spans[name][rows] for name in ("name", "arguments")]
     groups = Groups.by([*keys, spans["kind"][rows]])
@@ -151,7 +151,7 @@ def _labelled(place: NDArray[np.int32], texts: list[str]) -> Labels:
 
 
 def _blocked(trace: TraceData, rows: Rows, call: NDArray[np.int32]) -> Mask:
-    """Whether the host waited for each copy, in the call for it or in a wait of the same operator after that."""
+    """Whether the host waited for each copy, in its call or in a later wait of the same operator."""
     spans = trace.columns("spans")
     start, parent = spans["start_ns"], spans["parent"]
     end = start + spans["duration_ns"]
@@ -159,7 +159,7 @@ def _blocked(trace: TraceData, rows: Rows, call: NDArray[np.int32]) -> Mask:
     waited_for: Mask = (call >= 0) & (end[call] >= done)
     waits = waiting_calls(trace)
     waits = waits[parent[waits] >= 0]
-    # Calls of one operator follow each other, so its last wait is one for the copy if any is.
+    # Calls of one operator are sequential: if any of its waits covers the copy, its last one does.
     last = np.full(len(spans) + 1, -1, dtype=np.int32)
     last[parent[waits]] = waits
     last[-1] = -1

@@ -1,4 +1,4 @@
-"""Kernels: what ran on devices, added up or one by one."""
+"""The `kernels` table: device kernels, one by one or summed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def kernels(trace: TraceData, by: str = "name") -> ArrowTable:
 
     Args:
         trace: The trace.
-        by: `name` for one row for each name, `launch` for one for each name with its grid, block, registers and shared
-            memory, `span` for one for each time a kernel ran.
+        by: `name` for one row per name, `launch` for one per name and launch configuration (grid, block, registers and
+            shared memory), `span` for one per kernel execution.
 
     Returns:
         The table; `docs/tables.md` describes its columns.
 
     Raises:
-        ArgumentError: Another value of `by`.
+        ArgumentError: `by` has another value.
     """
     checked_choice("by", by, _WAYS)
     spans, work = trace.columns("spans"), device_work(trace)
@@ -95,7 +95,7 @@ def kernels(trace: TraceData, by: str = "name") -> ArrowTable:
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether a kernel uses tensor cores, judged by its name; None if the name does not tell."""
+    """Whether a kernel uses tensor cores, by its name; None if the name does not show it."""
     if _USES_NOT.search(name):
         return False
     return True if _USES.search(name) else None
@@ -108,7 +108,7 @@ def _tensor_cores(names: NDArray[np.int32], strings: Sequence[str]) -> NDArray[n
 
 
 def _launch_columns(trace: TraceData, rows: Rows) -> dict[str, NDArray[Any]]:
-    """How each row was launched; -1 or not a number where unknown."""
+    """The launch configuration of each row; -1 or NaN if unknown."""
     stored, stored_rows = trace.columns("kernels"), launch_rows(trace)[rows]
     columns: dict[str, NDArray[Any]] = {}
     for name in (*_SIZES, "registers", "shared_bytes"):
@@ -120,21 +120,21 @@ def _launch_columns(trace: TraceData, rows: Rows) -> dict[str, NDArray[Any]]:
 
 
 def least_reported(column: str) -> float:
-    """Return the least value of a column of `kernels` that was reported; smaller ones mean that it is unknown.
+    """Return the smallest value of a column of `kernels` that counts as reported; smaller ones mean unknown.
 
-    Kineto writes an occupancy of 0 for kernels of which it has none; no kernel that runs can have that.
+    Kineto writes an occupancy of 0 if it has none; no running kernel has that.
     """
     return np.finfo(np.float64).tiny if column == "occupancy_percent" else 0.0
 
 
 def _shared(groups: Groups, values: NDArray[Any]) -> Rows:
-    """The value of each group if all of its rows have the same one, else -1."""
+    """The value of each group if all its rows agree, else -1."""
     least = groups.minima(values)
     return np.where(least == groups.maxima(values), least, -1)
 
 
 def _mean(groups: Groups, values: NDArray[np.float64], weight: Rows) -> NDArray[np.float64]:
-    """The mean of the known values of each group by weight, or without weight each counting the same; null without any."""
+    """The weighted mean of the known values of each group; weights below 1 count as 1; null without known values."""
     is_known, heavy = ~np.isnan(values), np.maximum(weight, 1)
     weights = groups.sums(heavy, is_known)
     return np.asarray(groups.sums(values * heavy, is_known) / np.where(weights == 0, np.nan, weights))
@@ -150,7 +150,7 @@ def _started(trace: TraceData, rows: Rows, groups: Groups, duration: Rows) -> di
     module = np.where(captured >= 0, np.append(origins["module"], -1)[captured], module).astype(np.int32)
     paths = trace.columns("modules")["path"]
     listed: Any = Labels(name, texts)
-    # Kernels one by one are numbered in the order of `rows`.
+    # With one row per kernel, groups keep the order of `rows`.
     if len(groups) < len(rows):
         name, listed = _ranked(groups, name, duration, texts)
         module, _ = _ranked(groups, module, duration, None)
@@ -158,7 +158,7 @@ def _started(trace: TraceData, rows: Rows, groups: Groups, duration: Rows) -> di
 
 
 def _generated(trace: TraceData, rows: Rows, groups: Groups, total_ns: Rows) -> dict[str, Any]:
-    """Operations, bytes and rates of compiler-generated kernels, by group: the span that launches one launches nothing else."""
+    """Operations, bytes and rates of compiler-generated kernels, by group; their launching span launches nothing else."""
     spans, costs, operator = trace.columns("spans"), costs_of(trace), starters(trace).operator[rows]
     launches = np.append(is_generated_launch(trace) | (spans["kind"] == SpanKind.FUSED_KERNEL), False)
     generated = launches[operator]
@@ -183,7 +183,7 @@ def _generated(trace: TraceData, rows: Rows, groups: Groups, total_ns: Rows) -> 
 def _ranked(
     groups: Groups, value: NDArray[np.int32], duration: Rows, texts: list[str] | None
 ) -> tuple[NDArray[np.int32], list[str | None]]:
-    """For each group the value with the most time and, with texts, those of all its values, most time first, joined."""
+    """For each group the value with the most time and, with `texts`, the joined texts of all its values, most time first."""
     most = np.full(len(groups), -1, dtype=np.int32)
     listed: list[list[str]] = [[] for _ in range(len(groups))] if texts is not None else []
     pairs = Groups.by([groups.of_row, value], value >= 0)
@@ -193,7 +193,7 @@ def _ranked(
         leads = np.flatnonzero(begins_run(of_group[order]))
         most[of_group[order[leads]]] = of_value[order[leads]]
         if texts is not None:
-            # A few names for each kernel: pairs of kernel and operator, not spans.
+            # The loop runs over pairs of kernel and operator, not over spans.
             for number, text in zip(of_group[order].tolist(), of_value[order].tolist(), strict=True):
                 if len(listed[number]) < _MOST_OPERATORS:
                     listed[number].append(texts[text])
@@ -201,7 +201,7 @@ def _ranked(
 
 
 def _places(trace: TraceData, work: DeviceWork, chosen: Mask, rows: Rows, groups: Groups) -> dict[str, Any]:
-    """On which devices and in which streams each group ran."""
+    """The devices and streams of each group."""
     spans, streams = trace.columns("spans"), trace.columns("streams")
     device, stream = work.device[chosen], spans["stream"][rows]
     columns: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Launches: what the host started on devices, and how long it took to start."""
+"""Launches: the device work that the host launched, and its launch latency."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kinetoscope.tables.stored import Shown
 
 
 class Starters(NamedTuple):
-    """For every span that a launch of the host started, and -1 for all others and for the row -1.
+    """The host spans that launched each device span; -1 for other spans and, at the end, for row -1.
 
     Attributes:
-        call: The span of the host that started it, the call of the runtime where that was recorded.
-        operator: The operator or range that its time counts for; -1 where only a call of the runtime is known.
+        call: The host span that launched it: the runtime call if recorded.
+        operator: The operator or range that its time counts for; -1 if only a runtime call is known.
     """
 
     call: NDArray[np.int32]
@@ -34,7 +34,7 @@ class Starters(NamedTuple):
 
 @derived
 def starters(trace: TraceData) -> Starters:
-    """Find out what started each kernel, copy and filling, once for a trace."""
+    """Find the launch of each kernel, copy and fill."""
     spans, launches = trace.columns("spans"), trace.columns("launches")
     call = np.full(len(spans) + 1, -1, dtype=np.int32)
     operator = call.copy()
@@ -48,9 +48,9 @@ def starters(trace: TraceData) -> Starters:
     return Starters(call, operator)
 
 
-# Calls of a runtime in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
-# zeCommandQueueSynchronize, urQueueFinish, urEventWait, piEventsWait, MTIA's waitForEvent and their like; and copies that return when they
-# are done: cudaMemcpy, cuMemcpyDtoH_v2, hipMemcpyWithStream. Between memories of devices these return at once.
+# Runtime calls in which the host waits: cudaStreamSynchronize, hipDeviceSynchronize, cuEventSynchronize,
+# zeCommandQueueSynchronize, urQueueFinish, urEventWait, piEventsWait, MTIA's waitForEvent and similar ones; and synchronous copies:
+# cudaMemcpy, cuMemcpyDtoH_v2, hipMemcpyWithStream. Between device memories these return at once.
 _WAITS = re.compile(
     r"synchronize|queuefinish|(?<!enqueue)events?_?wait$|_wait$|waitforevents?"
     r"|^(cuda|cu|hip)memcpy(?!\w*(async|dtod|dtoa|atod|atoa|peer|batch))\w*$",
@@ -60,12 +60,12 @@ _WAITS = re.compile(
 
 @derived
 def waiting_names(trace: TraceData) -> Mask:
-    """For each string whether a call of a runtime of this name waits for a device."""
+    """For each string whether a runtime call of this name waits for a device."""
     return np.array([_WAITS.search(text) is not None for text in trace.strings], dtype=bool)
 
 
 def waiting_calls(trace: TraceData) -> Rows:
-    """The rows of the host's calls that wait for a device, in the order of spans."""
+    """The rows of host calls that wait for a device, in the order of spans."""
     spans = trace.columns("spans")
     kind = spans["kind"]
     waits = waiting_names(trace)
@@ -74,13 +74,13 @@ def waiting_calls(trace: TraceData) -> Rows:
 
 
 LAUNCH_NS = 25_000
-"""A device that is free begins what was launched within this time: 1 to 6 microseconds with CUDA, 5 to 21 with ROCm."""
+"""An idle device starts launched work within this time: 1 to 6 microseconds with CUDA, 5 to 21 with ROCm."""
 PAGEABLE_BYTES_PER_S = 2e9
-"""Copies of pageable memory, which the driver does piece by piece, are faster than this."""
+"""Copies of pageable memory, which the driver stages in pieces, are faster than this."""
 
 
 def queued_until_start(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
-    """When the host had queued each of some device spans, and when it started.
+    """When each device span was queued, and when it started.
 
     That is some time after the call that launched it. Until then, it is the host for which the device waits; after that, it is something else: earlier work, another
     stream, another rank. A call that copies may return only when the copy is done, so what the copy may take by its size counts instead.

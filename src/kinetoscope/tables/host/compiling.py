@@ -1,7 +1,7 @@
-"""What torch.compile cost: its compilations with their phases and reasons, and the places where it breaks graphs.
+"""The cost of torch.compile: compilations with phases and reasons, and graph breaks.
 
-Times on the timeline come from the ranges that torch opens while it compiles, in every trace. Functions, phases, guards and reasons
-come from what the session read of torch's metrics; a trace of torch.profiler does not have them.
+Times come from the ranges that torch opens while it compiles, which every trace has. Functions, phases, guards and reasons come from
+torch's metrics, which the session reads; traces of torch.profiler lack them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PHASES = ("dynamo_ns", "aot_ns", "inductor_ns", "codegen_ns", "kernel_compile_n
 
 
 def _timed(meaning: Mapping[str, Meaning]) -> dict[str, Meaning]:
-    """What ranges mean, by their whole names."""
+    """The same meanings by the full names of the ranges."""
     return {f"{name} (dynamo_timed)": value for name, value in meaning.items()}
 
 
@@ -46,7 +46,7 @@ _AUTOTUNING = (
 _STAGE_OF_RANGE = _timed(
     {"_compile.compile_inner": 0, "backward._backward_impl": 1, **dict.fromkeys(_AUTOTUNING, 2)}
 )
-# The phase that begins with a range; each goes on in the ranges inside it, up to the next one here.
+# The phase that begins with a range. It continues in inner ranges until one of them begins another phase.
 _PHASE_OF_RANGE = _timed({
     "build_guards": "Guards",
     "create_aot_dispatcher_function": "AOTAutograd",
@@ -61,15 +61,15 @@ _PHASE_OF_RANGE = _timed({
 })  # fmt: skip
 _CPP_COMPILER = "compile_file (dynamo_timed)"
 _LONGEST_GUARD = 160
-# The reason for compiling again begins with the id of the earlier compilation.
+# A recompilation reason begins with the id of the earlier compilation.
 _EARLIER = re.compile(r"^\d+/\d+: ")
 _ID_IN_RANGE = re.compile(r"entire_(?:frame|backward)_compile_data: .*compile_id=([^,]+)")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
-"""How the rest of a function behind a graph break is called."""
-# Calls of compiled graphs, by Inductor and by autograd; backends without either run the operators of a graph one by one.
+"""torch's name for the rest of a function after a graph break."""
+# Calls of compiled graphs by Inductor and autograd; backends without either run the operators of a graph one by one.
 _GRAPH_CALLS = (f"{COMPILED_GRAPH} ", "CompiledFunction")
 _OPERATOR = "::"
-# How far torch's clock reading for its metrics can be from that for the range, which is inside.
+# The largest difference between torch's clock readings for its metrics and for the range inside.
 _APART_NS = 1_000_000
 
 

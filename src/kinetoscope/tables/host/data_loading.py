@@ -1,4 +1,4 @@
-"""Who loaded data, who waited for it, and how busy they were."""
+"""The `data_loading` table: which loops waited for data, which workers loaded it, and how busy they were."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kinetoscope.tables.stored import processes, ranks
 
 @dataclass(frozen=True)
 class LoadingSpans:
-    """Rows of spans, without those inside another one of their kind on the same thread.
+    """Rows of data loading spans, each kind without nested spans of the same kind.
 
     Attributes:
-        waits: The loop waited for its next batch.
-        fetches: A batch was made.
-        collates: Samples were put together, inside of that.
-        pins: A batch was copied to pinned memory.
+        waits: The loop waits for its next batch.
+        fetches: A batch is made.
+        collates: Samples are collated, inside a fetch.
+        pins: A batch is copied to pinned memory.
     """
 
     waits: Rows
@@ -37,7 +37,7 @@ class LoadingSpans:
 
 @derived
 def loading_spans(trace: TraceData) -> LoadingSpans:
-    """Find them, once for a trace."""
+    """The data loading spans of a trace."""
     spans = trace.columns("spans")
     on_host = (spans["stream"] < 0) & (
         (spans["kind"] == SpanKind.USER_ANNOTATION) | (spans["kind"] == SpanKind.OPERATOR)
@@ -45,7 +45,7 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
 
     def outermost(named: Callable[[str], bool]) -> Rows:
         rows = np.flatnonzero(on_host & spans_named(trace, named))
-        # A dataset may use a loader of its own.
+        # A dataset may contain another loader.
         return rows[is_outermost(trace, rows)]
 
     return LoadingSpans(
@@ -55,29 +55,28 @@ def loading_spans(trace: TraceData) -> LoadingSpans:
 
 
 def waits_that_make(trace: TraceData) -> Rows:
-    """Rows of the waits in which the loop makes the batch itself, without workers; torch names the iterator that does it."""
+    """Rows of the waits in which the loop makes the batch itself, without workers, by the name of torch's iterator."""
     waits = loading_spans(trace).waits
     return waits[spans_named(trace, lambda text: "_SingleProcess" in text)[waits]]
 
 
 @derived
 def in_waits(trace: TraceData) -> Mask:
-    """Which spans are a wait for the next batch, or ran in one on its thread: what makes the batch where no worker does."""
+    """Spans that are a wait for the next batch or run inside one on its thread: without workers, they make the batch."""
     return lies_in(trace, loading_spans(trace).waits)
 
 
 ROLES = ("loop", "worker", "pinning")
 
 
-# The numbers that a worker's entry in the metadata must have; when it ended, by the same clock, is optional.
+# The numbers that a worker's entry in the metadata must have; its end on the same clock is optional.
 _OF_WORKER = ("process", "loader", "worker", "begun_realtime_ns")
 
 
 def data_loading(trace: TraceData) -> ArrowTable:
     """Return the `data_loading` table.
 
-    Of a loop there are the ranges that torch itself marks; the rest is there if the session was given the source
-    `DataLoading()`, as `kinetoscope.steps` does.
+    torch itself marks the ranges of a loop. Everything else requires the source `DataLoading()`, which `kinetoscope.steps` adds.
 
     Args:
         trace: The trace.
@@ -113,7 +112,7 @@ def data_loading(trace: TraceData) -> ArrowTable:
         "process": process,
         "rank": ranks(trace),
         "thread_name": trace.columns("threads")["name"],
-        # A batch that was made was put together; asking for one may also find that there is none left.
+        # Collates count batches: a fetch may also find that none is left.
         "batches": np.where(fetched, calls["collates"], np.where(is_loop, calls["waits"], calls["pins"])),
         "alive_ns": alive_ns,
         "wait_ns": np.where(is_loop, total["waits"], -1),
@@ -133,7 +132,7 @@ def data_loading(trace: TraceData) -> ArrowTable:
 
 
 def _workers(trace: TraceData) -> dict[int, dict[str, Any]]:
-    """The workers that the session recorded, by process; in a trace of several cycles, those of each cycle. Files can come from anywhere."""
+    """The recorded workers by process, over all cycles. The metadata is untrusted."""
     cycles = trace.info.get("cycles")
     by_process: dict[int, dict[str, Any]] = {}
     for entry in (trace.info, *(cycles if isinstance(cycles, list) else ())):
@@ -152,7 +151,7 @@ def _is_number(value: object) -> bool:
 
 
 def _alive_ns(trace: TraceData, thread: int, worker: Mapping[str, Any]) -> int:
-    """How long a thread existed while its process was recorded; a thread of unknown lifetime counts for all of it."""
+    """How long a thread existed while its process was recorded; the whole recording if its lifetime is unknown."""
     start, end = _recorded(trace, thread)
     began = trace.run_info.start_realtime_ns
     if worker and began is not None:
@@ -163,7 +162,7 @@ def _alive_ns(trace: TraceData, thread: int, worker: Mapping[str, Any]) -> int:
 
 
 def _recorded(trace: TraceData, thread: int) -> tuple[Rows, Rows]:
-    """When the process of a thread was recorded: in its cycles or, as of a worker, those of the first process."""
+    """When the process of a thread was recorded: in its own cycles or, for a worker, in those of the first process."""
     cycles, process = trace.columns("cycles"), thread_processes(trace)[thread]
     for whose in (process, 0):
         of_process = (

@@ -1,4 +1,4 @@
-"""What the host's spans are shares of in lists of operators, modules and lines."""
+"""The base of percentages in lists of operators, modules and lines: the host's spans and the total time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from kinetoscope.tables.windows import recorded_extent
 
 @dataclass(frozen=True)
 class HostShares:
-    """What the host's spans are shares of, in lists of operators, modules and lines.
+    """The spans that such lists count, and the time that their shares refer to.
 
     Attributes:
-        counts: Which spans are shown: those in the steps of their process, start-up and the marks of steps left out; of processes
-            without steps, all.
+        counts: Whether a span counts: it is in a step of its process, without start-up and step marks; without steps, all count.
         spans: All spans of the trace.
-        whole_ns: The time that shares are of: that of the steps, or all that was recorded.
-        in_steps: Whether it is that of steps.
-        process: The row of the process in `processes`; None for all that have steps or, where none has any, for all.
+        whole_ns: The total time: that of the steps, or of the whole recording.
+        in_steps: Whether the total is that of steps.
+        process: The row of the process in `processes`; None for all processes with steps or, if none has any, for all.
     """
 
     counts: Mask
@@ -36,17 +35,17 @@ class HostShares:
 
     @cached_property
     def own_ns(self) -> Rows:
-        """The self time of the spans that count, 0 for all others."""
+        """The self time of each span that counts, 0 for others."""
         return np.where(self.counts, self.spans["self_ns"], 0)
 
 
 @derived
 def host_shares(trace: TraceData, process: ProcessRow | None = None) -> HostShares:
-    """What lists of the host's work show, and what their shares are of; once for a trace.
+    """The spans and the total time for lists of the host's work.
 
     Args:
         trace: The trace.
-        process: A row of `processes`; None for all processes that have steps or, where none has any, for all.
+        process: A row of `processes`; None for all processes with steps or, if none has any, for all.
     """
     spans, steps = trace.columns("spans"), trace.columns("steps")
     counts = host_work(trace, with_steps=False).mask.copy()

@@ -1,4 +1,4 @@
-"""Stacks and source lines with the time spent in each."""
+"""The `stacks` and `lines` tables: the time spent in each stack and source line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kinetoscope.tables.stacks import in_user_code, span_stacks, user_stacks
 
 @derived
 def stack_sums(trace: TraceData) -> dict[str, NDArray[Any]]:
-    """What ran with each stack, as columns of the table `stacks`, once for a trace; the totals include the stacks that begin with it."""
+    """Sums over the spans of each stack, as columns of `stacks`; totals include the stacks below it."""
     spans, stacks = trace.columns("spans"), trace.columns("stacks")
     stack, self_ns, phase = span_stacks(trace), spans["self_ns"], spans["phase"]
     covered = covered_ranges(trace)
@@ -69,7 +69,7 @@ def stacks(trace: TraceData) -> ArrowTable:
 
 
 def lines(trace: TraceData) -> ArrowTable:
-    """Return the `lines` table: one row for each line that some operator was started from, or that Python between operators ran in.
+    """Return the `lines` table: one row for each line that called an operator or ran Python between operators.
 
     Args:
         trace: The trace.
@@ -79,7 +79,7 @@ def lines(trace: TraceData) -> ArrowTable:
     """
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     sums = stack_sums(trace)
-    # What torch's own frames did counts for the user frame that called them.
+    # Time in torch's frames counts for the user frame that called them.
     of_shown = Groups(user_stacks(trace), len(stacks))
     self_columns = {
         name: of_shown.sums(sums[name]) for name in (*_OWN, "backward_self_ns", "count", "device_self_ns")

@@ -1,4 +1,4 @@
-"""The tree of `nn.Module` instances, with the time and memory of what ran in each."""
+"""The tree of `nn.Module` instances with their time and memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from kinetoscope.tables.stored import Shown, memory_recorded
 
 
 def by_module(trace: TraceData, values: Rows, chosen: Mask, *, divided: bool = True) -> Rows:
-    """Add up `values` of the `chosen` spans for each module, submodules left out.
+    """Sum `values` of the `chosen` spans by module, without submodules.
 
-    What a fused kernel has is divided among the modules whose operators it computes, unless `divided` is False, as for counts.
+    The values of a fused kernel are divided among the modules whose operators it computes, unless `divided` is False, as for counts.
     """
     modules, origins = len(trace.columns("modules")), trace.columns("origins")
     module = trace.column("spans", "module")
@@ -45,14 +45,14 @@ def _divide(
     parts: NDArray[Any],
     sums: Rows,
 ) -> None:
-    """Move the shares of other modules in fused kernels away from the module that these were counted for, in place.
+    """Move the shares of other modules in fused kernels from the module that they were counted for to these modules, in place.
 
     Args:
         trace: The trace.
-        rows: The spans to look at.
-        values: What each span of the trace has.
-        parts: For each row of `origins` how much of that is its, as a factor.
-        sums: What each module has.
+        rows: The spans of fused kernels.
+        values: The value of each span of the trace.
+        parts: For each row of `origins` its fraction of the value.
+        sums: The sum of each module.
     """
     spans, origins = trace.columns("spans"), trace.columns("origins")
     rows = rows[spans["origin"][rows] >= 0]
@@ -67,7 +67,7 @@ def _divide(
 
 
 def _flops(trace: TraceData) -> dict[str, Rows]:
-    """The operations counted in each module, -1 where too little is known; those of fused kernels by the operators that they compute."""
+    """The operations of each module, -1 if too few are known; those of a fused kernel count where its operators belong."""
     costs, spans, origins = costs_of(trace), trace.columns("spans"), trace.columns("origins")
     everything = np.ones(len(spans), dtype=np.bool_)
     self_flops = by_module(trace, np.maximum(costs.flops, 0), everything, divided=False)
@@ -103,8 +103,8 @@ def tree_order(trace: TraceData, weight: Rows) -> list[int]:
 def modules(trace: TraceData) -> ArrowTable:
     """Return the `modules` table: one row for each module instance, as an outline.
 
-    Times are sums of self times of spans, so the parts of a module add up to it, and all roots together
-    to no more than the trace. Python between operators is apart from them, in `python_ns`.
+    Times are sums of self times, so a module's parts add up to it, and all roots together do not exceed the trace.
+    Python between operators is separate, in `python_ns`.
 
     Args:
         trace: The trace.
@@ -165,7 +165,7 @@ def modules(trace: TraceData) -> ArrowTable:
 
 
 def _self_bytes(trace: TraceData) -> Rows:
-    """`self_bytes` of each span, with what a compiled graph allocates for a kernel at the kernel."""
+    """`self_bytes` of each span, with allocations by a compiled graph for a kernel moved to the kernel."""
     events, size = trace.columns("allocations"), trace.column("spans", "self_bytes")
     inner, owner = events["span"], allocating_spans(trace)
     moved = (inner != owner) & (events["device_type"] == 0)
@@ -183,7 +183,7 @@ def _first_spans(trace: TraceData) -> NDArray[np.int32]:
     start = np.append(spans["start_ns"], np.iinfo(np.int64).max)
     for level in range(int(depth.max(initial=0)), 0, -1):
         rows = np.flatnonzero((depth == level) & (holder >= 0) & (first >= 0))
-        # In reverse order of time, so that the earliest span of each module is assigned last.
+        # Latest first, so that the earliest span of each module is assigned last.
         rows = rows[np.argsort(-start[first[rows]], kind="stable")]
         above = holder[rows]
         earlier = (calls[above] < 0) & (start[first[rows]] < start[first[above]])
@@ -198,7 +198,7 @@ def _first_of(trace: TraceData, chosen: Mask) -> NDArray[np.int32]:
 
 
 def module_operators(trace: TraceData) -> ArrowTable:
-    """Return the `module_operators` table: what ran in each module itself, by name and kind."""
+    """Return the `module_operators` table: the spans directly in each module, by name and kind."""
     spans = trace.columns("spans")
     on_host = host_work(trace).mask
     counted = (on_host | (spans["device_self_ns"] > 0)) & ~recorded_calls(trace).mask
@@ -222,9 +222,9 @@ def module_operators(trace: TraceData) -> ArrowTable:
 
 
 def modules_in(trace: TraceData, shares: HostShares) -> list[dict[str, Any]]:
-    """The modules as an outline, with what ran in them in the part of a trace that shares are of.
+    """The modules as an outline, with the spans that `shares` counts.
 
-    Modules of several processes (of ranks, say) that have one path and class are one.
+    Modules with the same path and class in several processes, such as ranks, are merged.
 
     Returns:
         For each its `id`, `path`, `class`, `depth`, `total_operators`, and `total_ns`, `forward_ns` and `backward_ns`, submodules

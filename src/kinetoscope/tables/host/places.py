@@ -25,14 +25,14 @@ from kinetoscope.tables.stored import Shown
 PLACES = ("shape", "line", "stack", "module")
 
 CALLER = " ← "
-"""Between the frames of a stack in one text, the innermost first."""
+"""Separates the frames of a stack in one text, innermost first."""
 
 _MOST_FRAMES = 16
 
 
 @derived
 def place_labels(trace: TraceData, by: str) -> Labels:
-    """For every span the text of its place, one of `PLACES`; below 0 where it has none."""
+    """The label of every span's place, of the kind `by` (one of `PLACES`); -1 for none."""
     spans = trace.columns("spans")
     if by == "shape":
         return _each_once(shapes_of(trace), trace.columns("shapes")["dims"])
@@ -49,7 +49,7 @@ def place_labels(trace: TraceData, by: str) -> Labels:
 
 
 def _stack_text(trace: TraceData, stack: StackRow, most: int, is_user: Mask, frames: Sequence[str]) -> str:
-    """The user's frames of a stack whose innermost frame is one, innermost first."""
+    """The user's frames of a stack as text, innermost first. The innermost frame must be the user's."""
     rows = stack_frames(trace, stack, None if most > 1 else 1)
     visible = [rows[0], *(row for row in rows[1:] if is_user[row])] if rows else []
     texts = [frames[row] for row in visible[:most]]
@@ -57,7 +57,7 @@ def _stack_text(trace: TraceData, stack: StackRow, most: int, is_user: Mask, fra
 
 
 def _each_once(ids: NDArray[Any], texts: Sequence[str]) -> Labels:
-    """The same labels with one number for equal texts, and null for an empty text."""
+    """Labels with one number per distinct text; an empty text becomes null."""
     numbers: dict[str, int] = {}
     number_of = np.full(len(texts) + 1, -1, dtype=np.int32)
     for row in np.unique(ids[ids >= 0]).tolist():
@@ -73,17 +73,17 @@ def spans_of(
     by: str | None = None,
     place: str | None = None,
 ) -> Rows:
-    """Return the rows of `spans` that a row of the table `ops` adds up.
+    """Return the rows of `spans` behind one row of the table `ops`.
 
     Args:
         trace: The trace.
         name: Their name; None for all operators and backward functions.
         kind: Their kind; None for all kinds.
-        by: Their kind of place, one of `PLACES`; None for all.
-        place: With `by`, the place, as in the table; None for those without one.
+        by: The kind of place, one of `PLACES`; None for all places.
+        place: With `by`, the place as in the table; None for spans without one.
 
     Raises:
-        ArgumentError: There is no such kind or place, one of them without a name, or `place` without `by`.
+        ArgumentError: Unknown kind or place, a kind or place without a name, or `place` without `by`.
     """
     if name is None:
         if (kind, by, place) != (None, None, None):
@@ -113,7 +113,7 @@ def spans_of(
 
 @derived
 def _by_string(trace: TraceData) -> tuple[Rows, Rows]:
-    """The spans in order of their names, and where those of each string begin and end."""
+    """The spans sorted by name, and where those of each string begin and end."""
     return Groups(trace.column("spans", "name"), len(trace.strings)).rows()
 
 
@@ -131,12 +131,12 @@ _BARS = 40
 
 
 def durations(trace: TraceData, rows: Rows) -> dict[str, Any]:
-    """Return how long some rows of `spans` took.
+    """Return statistics on the durations of some rows of `spans`.
 
     Returns:
-        `edges_ns`: where the ranges of the histogram begin, and where the last one ends; empty without spans. `counts`: how many spans are
-        in each. `calls`: how many there are. `total_ns`: their sum. `mean_ns`, `min_ns`, `median_ns`, `p95_ns` (95 % of them took at most
-        this long) and `max_ns`: None without spans.
+        `edges_ns`: the edges of the histogram's buckets; empty without spans. `counts`: the number of spans in each bucket. `calls`: the
+        number of spans. `total_ns`: the sum. `mean_ns`, `min_ns`, `median_ns`, `p95_ns` (95 % took at most this long) and `max_ns`: None
+        without spans.
     """
     sorted_ns = np.sort(trace.column("spans", "duration_ns")[rows])
     edges, calls = histogram_edges(sorted_ns), len(sorted_ns)
@@ -153,10 +153,7 @@ def durations(trace: TraceData, rows: Rows) -> dict[str, Any]:
 
 
 def histogram_edges(durations: Rows) -> Rows:
-    """Where the ranges of sorted durations begin and the last one ends: each is longer than the one before by one factor.
-
-    What takes no time has a range of its own.
-    """
+    """The logarithmic bucket edges for sorted durations. Durations of zero have their own bucket."""
     if len(durations) == 0:
         return np.zeros(0, np.int64)
     low, high = max(int(durations[0]), 1), int(durations[-1]) + 1
@@ -186,7 +183,7 @@ def histogram(
         The table, the shortest first; `docs/tables.md` describes its columns.
 
     Raises:
-        ArgumentError: There is no such kind or way, or one of them without a name.
+        ArgumentError: Unknown kind, `by` or place, or one of them without a name.
     """
     lasted = durations(trace, spans_of(trace, span, kind, by, place))
     edges, counts = (np.array(lasted[name], np.int64) for name in ("edges_ns", "counts"))
@@ -204,7 +201,7 @@ def instances(
     below_ns: int | None = None,
     limit: int | None = None,
 ) -> ArrowTable:
-    """Return the `instances` table: the individual spans that a row of `ops` or of `histogram` adds up.
+    """Return the `instances` table: the individual spans behind a row of `ops` or `histogram`.
 
     Args:
         trace: The trace.
@@ -212,15 +209,15 @@ def instances(
         kind: Their kind; None for all kinds.
         by: Only spans of one place: `shape`, `line`, `stack` or `module`.
         place: With `by`, the place, as in `table("ops", by=...)`; None for spans without one.
-        from_ns: The shortest duration.
-        below_ns: Durations are below this.
+        from_ns: Only durations from here on.
+        below_ns: Only durations below this.
         limit: The largest number of rows; None for all.
 
     Returns:
         The table, the longest first; `docs/tables.md` describes its columns.
 
     Raises:
-        ArgumentError: There is no such kind or way, or one of them without a name; or a number that is not whole or below 0.
+        ArgumentError: Unknown kind, `by` or place, or one of them without a name; or a number that is negative or not an integer.
     """
     for name, number in (("from_ns", from_ns), ("below_ns", below_ns), ("limit", limit)):
         if number is not None:
@@ -230,7 +227,7 @@ def instances(
 
 
 def lasting(trace: TraceData, rows: Rows, from_ns: float | None, below_ns: float | None) -> Rows:
-    """Those of some rows of `spans` with durations from `from_ns` to below `below_ns`; None for no bound."""
+    """The rows of `spans` among `rows` with durations in [`from_ns`, `below_ns`); None for no bound."""
     duration = trace.column("spans", "duration_ns")[rows]
     least, beyond = -np.inf if from_ns is None else from_ns, np.inf if below_ns is None else below_ns
     return rows[(duration >= least) & (duration < beyond)]

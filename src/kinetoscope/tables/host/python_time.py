@@ -1,10 +1,9 @@
 """The time between operators, charged to the lines of Python that ran in it.
 
-Where calls of Python functions were recorded, the time belongs exactly to the innermost call of the program's own code. Which of its
-lines ran is known from samples of the thread. Stretches between the same two places of the program belong together, and the samples in
-any of them say how the time of all is divided. Where there are none, the two places themselves say it: the time belongs to the innermost
-function that both were called from, at the line from which the later one was called. If that is not the function whose call was recorded,
-it belongs to the first line of the latter.
+If calls of Python functions were recorded, a gap belongs exactly to the innermost call of the program's own code; samples of the thread
+show which of its lines ran. Gaps between the same two places of the program are one kind, and the samples in any of them divide the time
+of all. Without samples, the two places decide: the time belongs to the innermost function on both stacks, at the line that called the
+later place. If that is not the recorded call's function, the time belongs to the first line of the recorded call.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from kinetoscope.tables.windows import host_activity, host_owners, owned, record
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """Stretches in which a process ran no operator, backward function or call of a runtime, and waited for no worker and no device.
+    """Stretches in which a process ran no operator, backward function or runtime call, and did not wait for a worker or a device.
 
-    No stretch lies in two steps. Of a worker of a data loader there are those in which it made batches; of all other processes those
-    of the whole recording. In a trace with requests and without steps there are also those of each other thread while it worked for a request.
+    No gap spans two steps. A data loader worker has gaps only while it makes batches; other processes have them in the whole recording.
+    In a trace with requests and without steps, each other thread also has gaps while it works for a request.
 
     Attributes:
-        start_ns: When each begins.
-        end_ns: When each ends.
-        thread: The thread that runs the training loop, the worker or the request, by its row in `threads`.
-        step: The row of `steps` that it lies in, -1 outside.
-        before: The operator of its thread that ended last before it, by its row in `spans`; -1 without.
+        start_ns: The start.
+        end_ns: The end.
+        thread: The thread of the training loop, the worker or the request, as a row in `threads`.
+        step: The row of `steps`, -1 outside.
+        before: The last operator on the thread that ended before the gap, as a row in `spans`; -1 for none.
         in_loading: Whether the loop made a batch itself.
-        in_backward: Whether backward functions ran before and after it: it is autograd's engine rather than Python.
-        kind: Gaps of one kind lie between the same two places of the program; one with samples enough is a kind of its own.
-        shares: What the time of each kind is divided among.
+        in_backward: Whether backward functions ran before and after it: the time belongs to autograd's engine, not to Python.
+        kind: Gaps between the same two places of the program share a kind; a gap with enough samples is a kind of its own.
+        shares: How the time of each kind is divided.
     """
 
     start_ns: Rows
@@ -65,7 +64,7 @@ class Gaps:
 
     @cached_property
     def stretch_ns(self) -> Rows:
-        """The duration of each gap with adjacent ones: gaps are cut where ranges and calls begin and end."""
+        """The duration of each gap together with adjacent gaps, which ranges and calls separate."""
         order = np.lexsort((self.start_ns, self.in_loading, self.thread))
         start, end = self.start_ns[order], self.end_ns[order]
         apart = begins_run(self.step[order], self.thread[order])
@@ -86,23 +85,23 @@ class Gaps:
 
     @cached_property
     def stack(self) -> Rows:
-        """The row of `stacks` that took most of each gap; -1 if unknown."""
+        """The row of `stacks` with the largest share of each gap; -1 if unknown."""
         return self.shares.stack[self.shares.main[self.kind]]
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What ran in gaps of each kind.
+    """The stacks that ran in the gaps of each kind.
 
     Attributes:
         kind: The kind of gap; ascending.
-        thread: The thread, by its row in `threads`.
-        stack: What is charged, by its row of `stacks`; -1 where it is unknown.
-        other: Another stack in the same function where the line is not known exactly: it was one of those between; else -1.
-        module: The module whose forward ran, by its row in `modules`; -1 outside all.
-        blocked: Whether the thread did not run, such as while it read a file.
-        wait: What it waited for then: a `SampleWait`.
-        part: Which part of the time of its kind that is; those of a kind add up to 1.
+        thread: The thread, as a row in `threads`.
+        stack: The row of `stacks` that is charged; -1 if unknown.
+        other: If the line is not known exactly, a second stack in the same function: the time lies between both lines; else -1.
+        module: The row in `modules` of the module whose forward ran; -1 outside of modules.
+        blocked: Whether the thread was not running, for example while it read a file.
+        wait: What a blocked thread waited for: a `SampleWait`.
+        part: The fraction of the time of its kind; those of a kind add up to 1.
     """
 
     kind: Rows
@@ -116,7 +115,7 @@ class Shares:
 
     @property
     def kinds(self) -> int:
-        """How many kinds there are."""
+        """The number of kinds."""
         return int(self.kind.max(initial=-1)) + 1
 
     @cached_property
@@ -128,7 +127,7 @@ class Shares:
         return largest
 
     def of_kinds(self, kinds: Rows) -> tuple[Rows, Rows]:
-        """The shares of some kinds, one kind after the other: for each its row, and which of the kinds it is of."""
+        """The shares of some kinds: for each share its row and the index of its kind in `kinds`."""
         first = np.searchsorted(self.kind, kinds)
         count = np.searchsorted(self.kind, kinds, side="right") - first
         kind_index, row = rows_of_runs(first, count)
@@ -137,7 +136,7 @@ class Shares:
 
 @derived
 def gaps(trace: TraceData) -> Gaps:
-    """Find the time between operators and what ran in it, once for a trace."""
+    """Find the gaps of a trace and what ran in them."""
     columns = [
         process_columns for owner in host_owners(trace) for process_columns in _of_process(trace, owner)
     ]
@@ -156,14 +155,14 @@ def gaps(trace: TraceData) -> Gaps:
 
 
 def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
-    """Divide the time of some gaps among the shares of what ran in them.
+    """Divide the time of some gaps among their shares.
 
     Args:
         trace: The trace.
-        chosen: Which of `gaps`; None for all.
+        chosen: A mask of `gaps`; None for all.
 
     Returns:
-        The time that each of the shares gets; together exactly the time of the chosen gaps.
+        The time of each share; the sum is exactly the time of the chosen gaps.
     """
     all_gaps = gaps(trace)
     shares = all_gaps.shares
@@ -173,7 +172,7 @@ def charged(trace: TraceData, chosen: Mask | None = None) -> Rows:
 
 @derived
 def covered_ranges(trace: TraceData) -> Mask:
-    """Which spans are ranges whose self time is Python that `gaps` charge to lines: adding both up would count it twice."""
+    """Ranges whose self time `gaps` already charge to Python lines: summing both would count it twice."""
     spans, all_gaps = trace.columns("spans"), gaps(trace)
     measured = mask_of(all_gaps.thread, len(trace.columns("threads")) + 1)
     covered = (spans["kind"] == SpanKind.USER_ANNOTATION) & measured[spans["thread"]]
@@ -182,18 +181,18 @@ def covered_ranges(trace: TraceData) -> Mask:
     return np.asarray(covered)
 
 
-# A gap with that many samples says itself what ran in it.
+# A gap with this many samples is a kind of its own.
 _OWN_SAMPLES = 3
 _NEVER = np.iinfo(np.int64).max
 _NOTHING = [np.zeros(0, dtype=np.int64)] * 12
 
 
 def _shares(trace: TraceData, kinds: Rows, of_sample: Rows) -> Shares:
-    """What ran in gaps of each kind: by the samples in them, and where there are none by the places at their ends."""
+    """Divide each kind of gap by its samples or, without samples, by the places at its ends."""
     samples = trace.columns("samples")
     function = _functions(trace)
     call = np.append(kinds[:, 6], -1)[of_sample]
-    # A recorded call is exact: a sample only says which of its lines ran.
+    # A recorded call is exact: a sample only selects one of its lines.
     inside = np.flatnonzero((of_sample >= 0) & ((call < 0) | (function[samples["stack"]] == function[call])))
     is_blocked = samples["state"][inside] == SampleState.BLOCKED
     wait = np.where(is_blocked, samples["wait"][inside].astype(np.int64), -1)
@@ -221,7 +220,7 @@ def _shares(trace: TraceData, kinds: Rows, of_sample: Rows) -> Shares:
 
 
 def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]]:
-    """The gaps of one process, as columns for each of its threads; none where it ran nothing."""
+    """The gaps of one process, as columns for each of its threads; none if it ran nothing."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
     of_process = owned(trace, owner)
     spans_there = np.flatnonzero(
@@ -243,7 +242,7 @@ def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]
     for other_thread, ran in enumerate(ran_in_requests(trace)):
         if other_thread != thread and (not of_process[other_thread] or len(ran) == 0):
             continue
-        # A request waits for no other thread: what these run meanwhile is of other requests.
+        # A request does not wait for other threads: these work for other requests.
         calls = spans_there[
             (spans["thread"][spans_there] == other_thread) & _is_call(spans["kind"][spans_there])
         ]
@@ -255,7 +254,7 @@ def _of_process(trace: TraceData, owner: Owner) -> list[tuple[NDArray[Any], ...]
 
 
 def _is_call(kind: NDArray[np.uint8]) -> Mask:
-    """Which spans run on the host and are neither a range nor the profiler's."""
+    """Host operators and runtime calls; neither ranges nor the profiler's own spans."""
     return np.asarray(is_operator(kind) | ((kind >= SpanKind.RUNTIME) & (kind != SpanKind.OVERHEAD)))
 
 
@@ -266,11 +265,11 @@ def _of_thread(
 
     Args:
         trace: The trace.
-        own: The spans of its process.
+        own: The spans of the process.
         thread: The thread.
-        marked: The steps of its process.
-        free: When it ran no operator and did not wait.
-        making: The same while it made batches itself.
+        marked: The steps of the process.
+        free: When the thread ran no operator and did not wait.
+        making: When it did neither while it made batches itself.
     """
     spans, steps = trace.columns("spans"), trace.columns("steps")
     on_thread = own[spans["thread"][own] == thread]
@@ -282,7 +281,7 @@ def _of_thread(
     # Also where torch's code enters a module.
     entering = called[inside[called] != inside[spans["caller"][called]]]
     cutting = np.concatenate((entering, entered, on_thread[request_marks(trace)[on_thread]]))
-    # Made of a few that are in order, which a stable sort merges.
+    # The inputs are a few sorted arrays, which a stable sort merges quickly.
     cuts = np.sort(np.concatenate((marks, spans["start_ns"][cutting], _ends(spans, cutting))), kind="stable")
     by_loop = _cut(free, steps, marked, cuts)
     by_loader = _cut(making, steps, marked, cuts)
@@ -290,11 +289,11 @@ def _of_thread(
     in_loading = np.arange(len(start)) >= len(by_loop[0])
     calls = on_thread[hierarchy.host_work(trace, with_steps=False).mask[on_thread]]
     calls = calls[spans["kind"][calls] != SpanKind.USER_ANNOTATION]
-    # An inner one never ends last.
+    # Inner calls never end last.
     calls = calls[hierarchy.is_outermost(trace, calls)]
     begin, finish = spans["start_ns"][calls], _ends(spans, calls)
     backward = (spans["kind"][calls] == SpanKind.BACKWARD) | (spans["phase"][calls] == Phase.BACKWARD)
-    # The stack of a backward function is that of its forward operator: it does not say where the loop is.
+    # A backward function has the stack of its forward operator, which does not show where the loop is.
     stack = np.where(backward, -1, span_stacks(trace)[calls])
     previous = np.searchsorted(finish, start, side="right") - 1
     before = np.where(previous >= 0, np.append(calls, -1)[previous], -1)
@@ -307,7 +306,7 @@ def _of_thread(
     edges = np.append(backward, False)
     in_backward = edges[previous] & edges[following]
     within = _innermost(spans, entered, of_program, start)
-    # What the program's own code runs in backward is Python; a call around all of it is not.
+    # Program code that runs during backward is Python time; a call around the whole backward is not.
     hooked = np.append(spans["start_ns"], -1)[within] >= np.append(finish, _NEVER)[previous]
     in_backward &= ~hooked
     within[in_backward] = -1
@@ -316,7 +315,7 @@ def _of_thread(
     earlier = _last(np.concatenate((finish, marks)), np.concatenate((stack, located)), start)
     later = _last(-np.concatenate((begin, marks)), np.concatenate((stack, located)), -end)
     earlier, later = (np.where(in_backward, -1, side) for side in (earlier, later))
-    # The line of what comes next, unless that is a backward function.
+    # Use the line of the next call, unless it is a backward function.
     at_mark = np.searchsorted(marks, end, side="left")
     marked_first = np.append(marks, _NEVER)[at_mark] <= np.append(begin, _NEVER - 1)[following]
     toward_later = (marked_first | ~np.append(backward, True)[following]).astype(np.int64)
@@ -326,10 +325,10 @@ def _of_thread(
 
 
 def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tuple[int, Intervals]:
-    """The thread of a process that matters, and when: that of the loop, of the worker of a loader, or the busiest one."""
+    """The main thread of a process and when it counts: the loop's thread, a loader worker's, or the busiest."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
     everything = Intervals.between(*recorded_extent(trace, process))
-    # In a part of a trace, the span of a step may be left out.
+    # A part of a trace may lack the span of a step.
     if len(marked) and (mark := int(steps["span"][marked[0]])) >= 0:
         return int(spans["thread"][mark]), everything
     fetches = loading_spans(trace).fetches
@@ -346,13 +345,13 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
 
 
 def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
-    """Where the program was when it entered and left its ranges and recorded calls: the row of `stacks`, and when."""
+    """The stacks, as rows of `stacks`, and times at which the program entered and left ranges and recorded calls."""
     spans = trace.columns("spans")
     ranges = rows[spans["kind"][rows] == SpanKind.USER_ANNOTATION]
-    # Stretches of requests begin where an event loop or a pool resumes them, which is no place of the program.
+    # Stretches of requests begin where an event loop or a pool resumes them, not at a place of the program.
     ranges = ranges[~request_marks(trace)[ranges]]
     calls = rows[program_calls(trace).mask[rows]]
-    # A call says where its caller stood.
+    # A call shows the line of its caller.
     caller = np.append(trace.column("stacks", "parent"), np.int32(-1))[spans["own_stack"][calls]]
     stack = np.concatenate((span_stacks(trace)[ranges], caller)).astype(np.int64)
     marked, stack = np.concatenate((ranges, calls))[stack >= 0], stack[stack >= 0]
@@ -362,7 +361,7 @@ def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
 
 
 def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
-    """The last known stack up to each of some moments; -1 without one."""
+    """The last known stack up to each time; -1 for none."""
     stacked = np.flatnonzero(stack >= 0)
     stacked = stacked[np.argsort(time[stacked], kind="stable")]
     last = np.searchsorted(time[stacked], until, side="right") - 1
@@ -370,17 +369,17 @@ def _last(time: Rows, stack: Rows, until: Rows) -> Rows:
 
 
 def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple[Rows, Rows, Rows]:
-    """Cut stretches where steps begin and end, and at other moments in order: the start, end and step of each part."""
+    """Cut stretches at the boundaries of steps and at sorted marks; return the start, end and step of each part."""
     marked = marked[np.argsort(steps["start_ns"][marked], kind="stable")]
     begin_ns = steps["start_ns"][marked].astype(np.int64)
     end_ns = begin_ns + steps["duration_ns"][marked]
-    # Of steps that overlap, a moment belongs to the latest.
+    # Where steps overlap, the latest wins.
     end_ns[:-1] = np.minimum(end_ns[:-1], begin_ns[1:])
     edges = np.sort(np.concatenate((marks, begin_ns, end_ns)), kind="stable")
     first = np.searchsorted(edges, moments.start_ns, side="right")
     last = np.searchsorted(edges, moments.end_ns, side="left")
     stretch, edge = rows_of_runs(first, np.maximum(last - first, 0))
-    # A part ends where the next one begins, which is at a cut or, for the last of a stretch, at its end.
+    # A part ends at the next cut or, for the last part of a stretch, at the end of the stretch.
     start, end = np.append(moments.start_ns, edges[edge]), np.append(moments.end_ns, moments.end_ns[stretch])
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
@@ -391,13 +390,13 @@ def _cut(moments: Intervals, steps: Columns, marked: Rows, marks: Rows) -> tuple
 
 
 def _innermost(spans: Columns, calls: Rows, population: hierarchy.Hierarchy, time_ns: Rows) -> Rows:
-    """The innermost of some calls of a population at some moments; -1 outside all of them."""
+    """The innermost of some calls of a population at each time; -1 outside of them."""
     return _core.running_at(spans["start_ns"], spans["duration_ns"], population.parent, calls, time_ns)
 
 
 @derived
 def program_calls(trace: TraceData) -> hierarchy.Hierarchy:
-    """The recorded calls of Python functions of the program's own code; a parent is the innermost one around."""
+    """The recorded Python calls of the program's own code, as a hierarchy."""
     spans = trace.columns("spans")
     frame = np.append(trace.column("stacks", "frame"), np.int32(-1))[spans["own_stack"]]
     mask = (spans["kind"] == SpanKind.PYTHON) & hierarchy.requested_calls(trace)
@@ -405,7 +404,7 @@ def program_calls(trace: TraceData) -> hierarchy.Hierarchy:
 
     def parent() -> NDArray[np.int32]:
         caller = spans["caller"]
-        # A caller's row is lower than what it calls, so no depths are needed.
+        # A caller's row is lower than its callee's, so no depths are needed.
         nearest = _core.nearest_marked(caller, np.zeros_like(caller), mask)
         return np.asarray(np.append(nearest, np.int32(-1))[caller])
 
@@ -413,7 +412,7 @@ def program_calls(trace: TraceData) -> hierarchy.Hierarchy:
 
 
 def _functions(trace: TraceData) -> NDArray[np.int32]:
-    """For each stack a number of its innermost function of the program's own code; -1 without, and at the end for no stack."""
+    """For each stack a number for its innermost function of the program's own code; -1 for none, and at the end for "no stack"."""
     frames, stacks = trace.columns("frames"), trace.columns("stacks")
     function = Groups.by([frames["file"], frames["function"]]).of_row
     frame = np.append(stacks["frame"], np.int32(-1))[np.append(user_stacks(trace), -1)]
@@ -425,7 +424,7 @@ def _ends(spans: Columns, rows: Rows) -> Rows:
 
 
 def _common_modules(trace: TraceData, one: Rows, other: Rows) -> Rows:
-    """For each pair of modules the innermost one that holds both; -1 without."""
+    """For each pair of modules the innermost module that contains both; -1 for none."""
     holder = trace.column("modules", "holder").tolist()
     pairs = Groups.by([one, other])
     holders = []
@@ -444,7 +443,7 @@ def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later
     """The innermost functions from which pairs of stacks were called.
 
     Returns:
-        For each pair the rows of `stacks` of that function: at the line that is charged, and at the other one, -1 for none.
+        For each pair two rows of `stacks` in that function: at the charged line, and at the other line, -1 for none.
     """
     first, parent, level = _alike(trace)
     first_alike, second_alike = first[earlier], first[later]
@@ -471,7 +470,7 @@ def _common_functions(trace: TraceData, earlier: Rows, later: Rows, toward_later
 
 
 def _alike(trace: TraceData) -> tuple[Rows, Rows, NDArray[np.int32]]:
-    """For each stack, and last for none, the first stack with the same functions and lines, its caller and its depth."""
+    """For each stack the first stack with the same functions and lines, its caller and its depth; the last entry is for "no stack"."""
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     rows = np.arange(len(stacks))
     caller = np.where(stacks["parent"] < rows, stacks["parent"], -1)

@@ -1,8 +1,8 @@
-"""Python calls rebuilt from the stacks of operators, for traces in which the calls themselves were not recorded.
+"""Rebuild Python calls from the stacks of operators, for traces that did not record the calls themselves.
 
-A call is seen as long as operators run in it: its slice lasts from the first of them to the last. A function that runs
-no operator has none. Two calls are two slices: the recorder says of each operator how many of the calls around it went
-on since the one before (`spans.kept`). Where several operators of one call and several calls look alike, the slice says so.
+A rebuilt call lasts from its first operator to its last; a function that runs no operator has none. Separate calls become
+separate slices: for each operator the recorder notes how many of the calls around it continued since the previous operator
+(`spans.kept`). A slice that may be one call or several says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kinetoscope.model.strings import StringTable
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.stacks import working_stacks
 
-# Between a module's caller and its forward() there are always these two: they say nothing and are half of the text.
+# Every module call passes through these two frames: hide them.
 _CALL_FRAMES = frozenset({"Module._wrapped_call_impl", "Module._call_impl"})
 _CALL_FILE = "torch/nn/modules/module.py"
 _MODULE_CALL = "Module._wrapped_call_impl"
@@ -34,14 +34,14 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 @dataclass(frozen=True)
 class ShownFrames:
-    """A trace's stacks without the frames that only pass a call on, and the files of installed packages in short.
+    """A trace's stacks without frames that only pass a call on, and with short names for files of installed packages.
 
     Attributes:
-        row: For each stack, and behind them for -1, the stack that is shown in its place, -1 for none.
+        row: For each stack the stack shown instead, -1 for none; the last entry stands for row -1.
         parent: For each stack the row of its caller, -1 for the outermost.
-        strings: The trace's strings, with the short file names behind them.
+        strings: The trace's strings, followed by the short file names.
         file: For each frame the string id of its file.
-        module_calls: The frames that are calls of modules.
+        module_calls: The frames that are module calls.
     """
 
     row: NDArray[np.int32]
@@ -66,7 +66,7 @@ def shown_frames(trace: TraceData) -> ShownFrames:
     # The last entry stands for the row -1.
     visible = [-1] * (len(parent) + 1)
     for row, frame in enumerate(stacks["frame"].tolist()):
-        # A caller's row is below its callee's, so it is settled by now.
+        # A caller's row is lower than its callee's, so it is already resolved.
         parent[row] = visible[parent[row]]
         visible[row] = parent[row] if frame >= 0 and passes_on[frame] else row
     short: dict[int, int] = {}
@@ -93,17 +93,17 @@ def shown_frames(trace: TraceData) -> ShownFrames:
 
 
 def stacks_of_spans(trace: TraceData, shown: ShownFrames) -> NDArray[np.int32]:
-    """Return for each span the row of the stack to show; -1 for none, also if the spans around it show the same one."""
+    """Return for each span the row of the stack to show; -1 for none, or if the spans around it already show it."""
     spans = trace.columns("spans")
     stack, around = spans["stack"], spans["parent"]
     repeated = (around >= 0) & (stack == stack[around])
     if requested_calls(trace).any():
-        # The calls around a span show its stack already; not so the stack of a forward operator in backward.
+        # The calls around a span already show its stack, except for a forward operator's stack in backward.
         repeated |= spans["forward_stack"] < 0
     return np.where(repeated, np.int32(-1), shown.row[stack])
 
 
-# The part of `spans.kept` that says how many.
+# The bits of `spans.kept` that hold the count.
 _KEPT = 0x3FF
 
 # They hold modules and are never called.
@@ -112,17 +112,17 @@ _LISTS = frozenset({"ModuleList", "ModuleDict"})
 
 @dataclass(frozen=True)
 class RebuiltCalls:
-    """Calls as columns, unsorted.
+    """Rebuilt calls as columns, unsorted.
 
     Attributes:
-        thread: The row of the thread of each.
-        start_ns: When its first operator began.
-        duration_ns: The time from there to the end of its last.
-        stack: The row of the stack whose innermost frame it is; of a module's call, where it was called.
-        depth: How many calls are around it.
-        module: The row of the module whose call it is, -1 for that of a function.
-        kind: `SpanKind.MODULE` for the call of a module, else `SpanKind.PYTHON`.
-        name: The row of strings with the name of the function, or of the module's class.
+        thread: The row of the thread.
+        start_ns: The start of its first operator.
+        duration_ns: The time from there to the end of its last operator.
+        stack: The row of the stack with the call as innermost frame; for a module call, the stack of its caller.
+        depth: The number of calls around it.
+        module: The row of the module, -1 for a function call.
+        kind: `SpanKind.MODULE` for a module call, else `SpanKind.PYTHON`.
+        name: The row of strings with the name of the function or of the module's class.
         unsure: Whether it may be several calls.
     """
 
@@ -138,14 +138,14 @@ class RebuiltCalls:
 
 
 def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
-    """Rebuild the calls of a trace with `with_stack`, or those of modules with `with_modules` alone.
+    """Rebuild the calls of a trace recorded `with_stack`, or only module calls if it was recorded `with_modules` alone.
 
     Args:
         trace: The trace.
-        shown: Its stacks, without the frames that are not shown.
+        shown: Its stacks without hidden frames.
 
     Returns:
-        The calls; None without these flags, without stacks, and if calls were recorded.
+        The calls; None without these flags, without stacks, or if calls were recorded.
     """
     spans = trace.columns("spans")
     kind = spans["kind"]
@@ -154,7 +154,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     if not (functions or modules) or ((kind == SpanKind.PYTHON) & requested_calls(trace)).any():
         return None
     stack, module, parent = spans["own_stack"], spans["own_module"], spans["parent"]
-    # A range goes on when the call that began it has returned: it ran in what called that.
+    # A range outlives the call that entered it: it belongs to that call's caller.
     ranges = np.flatnonzero(is_range(kind))
     if len(ranges):
         stack = stack.copy()
@@ -163,12 +163,12 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     inside = (
         (parent >= 0) & (shared_frames & _KEPT == 0) & (stack == stack[parent]) & (module == module[parent])
     )
-    # The stack of a collection of garbage ends in the recorder's own call.
+    # The stack of a garbage collection ends in the recorder's own call.
     is_event = ~inside & ~garbage_collections(trace)
     events = np.flatnonzero((shown.row[stack] >= 0) & (spans["lane"] == 0) & is_event)
     if len(events) == 0:
         return None
-    # The row -1, of what ran in no module, comes first.
+    # Row -1, outside of modules, comes first.
     pairs = stack[events].astype(np.int64) * (len(trace.columns("modules")) + 1) + module[events] + 1
     distinct, path = np.unique(pairs, return_inverse=True)
     path_of = _paths(trace, shown, functions, modules)
@@ -180,7 +180,7 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
     rebuilt = _core.rebuild_calls(
         spans["thread"][events],
         spans["start_ns"][events],
-        # A step ends in another call than it began in, and is work of neither.
+        # A step may end in another call than it began in, and belongs to neither.
         np.where(kind[events] == SpanKind.STEP, -1, spans["duration_ns"][events]),
         path.reshape(-1).astype(np.int32),
         shared_frames[events],
@@ -214,16 +214,16 @@ def rebuilt_calls(trace: TraceData, shown: ShownFrames) -> RebuiltCalls | None:
 def order_with_calls(
     spans: Mapping[str, NDArray[Any]] | Columns, calls: RebuiltCalls
 ) -> tuple[Rows, NDArray[np.int32]]:
-    """The order by thread and start of some spans followed by the calls that were rebuilt from them.
+    """Sort spans and the calls rebuilt from them by thread and start.
 
-    Of what begins at the same time the longer one is around the other, and a call around what runs in it.
+    Of two that start at the same time, the longer one comes first; at equal length, a call precedes the spans in it.
 
     Args:
         spans: The columns `thread`, `start_ns` and `duration_ns`.
         calls: The calls.
 
     Returns:
-        The order, and the new row of each span, followed by -1 for the row -1.
+        The order of spans followed by calls, and the new row of each span, with -1 at the end for row -1.
     """
     count, more = len(spans["start_ns"]), len(calls.start_ns)
     order = np.lexsort(
@@ -248,14 +248,14 @@ def call_names(
 ) -> NDArray[np.int32]:
     """The names of spans, with calls named as Kineto names them: `file(line): function`, and `nn.Module: Class_0`.
 
-    A source that is not ours may have named them so already; what has another name than its function keeps it.
+    Foreign traces may use these names already; a call whose name is not that of its function keeps it.
 
     Args:
-        trace: Where they come from.
-        shown: Its stacks as slices show them.
+        trace: The trace of the spans.
+        shown: Its stacks without hidden frames.
         spans: The columns `name`, `kind`, `module` and `start_ns` of the spans.
-        own_stack: For each span the stack whose innermost frame it is.
-        strings: What names point into; extended, each text once.
+        own_stack: For each span the stack with the span as innermost frame.
+        strings: The strings that names refer to; extended in place, without duplicates.
 
     Returns:
         A new column of names.
@@ -267,7 +267,7 @@ def call_names(
     if (calls := np.flatnonzero(kind == SpanKind.PYTHON)).size:
         frame = np.append(stacks["frame"], -1)[own_stack[calls]]
         function = np.append(frames["function"], -1)[frame]
-        # Built-in functions have no file, and Kineto writes their names alone.
+        # Kineto writes only the name of a built-in function, which has no file.
         in_file = np.array([bool(shown.strings[file]) for file in shown.file.tolist()] + [False], np.bool_)
         plain = (function == name[calls]) & in_file[frame]
         begins = np.where(frames["first_line"] > 0, frames["first_line"], frames["line"])
@@ -292,7 +292,7 @@ def call_names(
 
 
 def numbers_of_calls(kind: NDArray[np.uint8], start_ns: Rows) -> Rows:
-    """The number of each call among all of a trace, in the order in which they begin, from 1; -1 for other spans."""
+    """Number all calls of a trace by start time, from 1; -1 for other spans."""
     numbers = np.full(len(kind), -1, np.int64)
     rows = np.flatnonzero(is_call(kind))
     numbers[rows[np.argsort(start_ns[rows], kind="stable")]] = np.arange(1, len(rows) + 1)
@@ -311,16 +311,16 @@ def module_number(name: str) -> int:
 def as_module_calls(
     trace: TraceData, shown: ShownFrames, kind: NDArray[np.uint8], name: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Kinds and names of spans where calls were recorded, but not those of modules: their calls are found by their function.
+    """Turn recorded function calls into module calls by their function, for traces that did not record module calls.
 
     Args:
-        trace: Where the spans come from.
-        shown: Its stacks as slices show them.
+        trace: The trace of the spans.
+        shown: Its stacks without hidden frames.
         kind: The kinds of the spans.
         name: Their names.
 
     Returns:
-        New columns; a module's call is named by its class.
+        New columns of kinds and names; a module call has the name of its class.
     """
     spans = trace.columns("spans")
     kind, name = kind.copy(), name.copy()
@@ -334,7 +334,7 @@ def as_module_calls(
 
 
 class _Step(NamedTuple):
-    """A call of a stack: its identity, how many frames are around it, and its columns."""
+    """A call in a stack: its identity, the number of frames around it, and its columns."""
 
     key: tuple[int, int, int]
     frames: int
@@ -343,7 +343,7 @@ class _Step(NamedTuple):
 
 
 def _callers(trace: TraceData) -> list[ModuleRow]:
-    """The module that calls each module; the one that contains it if no call was recorded."""
+    """The module that calls each module; its container if no call was recorded."""
     modules = trace.columns("modules")
     holder = modules["parent"].tolist()
     lists = [trace.strings[name] in _LISTS for name in modules["class"].tolist()]
@@ -362,7 +362,7 @@ def _callers(trace: TraceData) -> list[ModuleRow]:
 def _paths(
     trace: TraceData, shown: ShownFrames, functions: bool, modules: bool
 ) -> Callable[[StackRow, ModuleRow], list[_Step]]:
-    """The calls around operators, outermost first, for a stack and the innermost module that operators ran in."""
+    """Return a function from a stack and the innermost module to the calls around an operator, outermost first."""
     frames, stacks = trace.columns("frames"), trace.columns("stacks")
     function_of, file_of = frames["function"].tolist(), frames["file"].tolist()
     frame_of, parent_of, shown_row = stacks["frame"].tolist(), stacks["parent"].tolist(), shown.row.tolist()

@@ -1,4 +1,4 @@
-"""Requests of a server that `kinetoscope.request` or the middleware marked: how long each took, and on what."""
+"""Server requests that `kinetoscope.request` or the middleware marked: their duration and where they ran."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Requests:
     Attributes:
         name: For each request its name.
         arguments: Its arguments, as JSON text.
-        status: A place in `STATUSES`.
+        status: An index in `STATUSES`.
         thread: The row of the thread on which it began.
         start_ns: When it began.
         end_ns: When it ended.
-        of: For each stretch its request; stretches of one request do not overlap, and are in order.
-        stretch_thread: The row of its thread.
-        stretch_start_ns: When it began.
-        stretch_end_ns: When it ended.
-        submitted_ns: For each request the moments at which it handed work to a pool of threads.
+        of: For each stretch its request; stretches of one request are sorted and disjoint.
+        stretch_thread: The row of the stretch's thread.
+        stretch_start_ns: When the stretch began.
+        stretch_end_ns: When the stretch ended.
+        submitted_ns: For each request the times at which it submitted work to a thread pool.
     """
 
     name: list[str]
@@ -67,12 +67,12 @@ class Requests:
 
     @cached_property
     def complete(self) -> Mask:
-        """Which requests began and ended in the recording."""
+        """Whether each request began and ended in the recording."""
         return np.array([bool(name) for name in self.name], bool) & (self.status > 0)
 
 
 class _Request:
-    """A request while it is put together."""
+    """A request under construction."""
 
     def __init__(self, name: str, arguments: str, start_ns: int, thread: int) -> None:
         self.name, self.arguments, self.start_ns, self.thread = name, arguments, start_ns, thread
@@ -81,7 +81,7 @@ class _Request:
         self.submitted: list[int] = []
 
     def known_at_end(self, arguments: str) -> None:
-        """Add what is known of it only at its end, which may be its name."""
+        """Add the facts that only the end mark has, possibly including the name."""
         if not arguments:
             return
         facts = {**(json.loads(self.arguments) if self.arguments else {}), **json.loads(arguments)}
@@ -89,8 +89,8 @@ class _Request:
         self.arguments = json.dumps(facts) if facts else ""
 
     def disjoint(self) -> list[tuple[int, int, int]]:
-        """The stretches, in order; of several at one moment, on several threads, the one that began last."""
-        # Clocks of two threads may differ by a little: nothing runs after the end.
+        """The sorted, disjoint stretches; where several overlap on different threads, the latest start wins."""
+        # The clocks of two threads may differ slightly: nothing runs after the end.
         last = self.end_ns if self.end_ns >= 0 else _NEVER_NS
         ordered = sorted(
             (start, min(end, last), thread) for start, end, thread in self.stretches if start < last
@@ -113,7 +113,7 @@ class _Request:
 
 @derived
 def requests_of(trace: TraceData) -> Requests:
-    """Find the requests of a trace, once."""
+    """The requests of a trace."""
     spans, strings = trace.columns("spans"), trace.strings
     marks = {row: mark for row in request_names_in(strings) if (mark := parse_mark(strings[row]))}
     rows = np.flatnonzero(np.isin(spans["name"], list(marks)) & (spans["stream"] < 0)) if marks else _NO_ROWS
@@ -142,7 +142,7 @@ def requests_of(trace: TraceData) -> Requests:
             del running[key]
         elif end > start:
             request.stretches.append((start, end, on))
-    # What goes on is as long as is known of it.
+    # An unfinished request lasts to the end of the recording.
     last_ns = max(trace.duration_ns, int(ends.max(initial=0)))
     stretches = [(index, *stretch) for index, request in enumerate(begun) for stretch in request.disjoint()]
     stretch = np.array(stretches, np.int64).reshape(-1, 4)
@@ -165,13 +165,13 @@ def requests_of(trace: TraceData) -> Requests:
 
 @derived
 def request_marks(trace: TraceData) -> Mask:
-    """Which spans mark requests."""
+    """Spans that mark requests."""
     return np.isin(trace.column("spans", "name"), request_names_in(trace.strings))
 
 
 @derived
 def names_by_time(trace: TraceData) -> list[str]:
-    """The names of the requests that began and ended in the recording, the one with most time first."""
+    """The names of complete requests, most total time first."""
     marked, total_ns = requests_of(trace), dict[str, int]()
     for index in np.flatnonzero(marked.complete).tolist():
         name = marked.name[index]
@@ -181,7 +181,7 @@ def names_by_time(trace: TraceData) -> list[str]:
 
 @derived
 def kinds_of_requests(trace: TraceData) -> Numbers:
-    """For each request the place of its name in `names_by_time`; -1 of those that are not complete."""
+    """For each request the index of its name in `names_by_time`; -1 if incomplete."""
     marked = requests_of(trace)
     number_of = {name: number for number, name in enumerate(names_by_time(trace))}
     kinds = [number_of.get(name, -1) for name in marked.name]
@@ -190,7 +190,7 @@ def kinds_of_requests(trace: TraceData) -> Numbers:
 
 @derived
 def requests_as_steps(trace: TraceData) -> Numbers:
-    """The requests that analyses look at as they do at steps: the complete ones of a trace without steps, by their numbers."""
+    """The requests that analyses treat like steps: the numbers of the complete ones, if the trace has no steps."""
     if len(trace.columns("steps")):
         return _NO_ROWS
     return np.flatnonzero(requests_of(trace).complete)
@@ -198,14 +198,14 @@ def requests_as_steps(trace: TraceData) -> Numbers:
 
 @derived
 def ran_in_requests(trace: TraceData) -> list[Intervals]:
-    """For each thread when it worked for a request."""
+    """For each thread, when it worked for a request."""
     marked, threads = requests_of(trace), len(trace.columns("threads"))
     return united_by(marked.stretch_thread, threads, marked.stretch_start_ns, marked.stretch_end_ns)
 
 
 @derived
 def suspended_time(trace: TraceData) -> dict[Cause, Numbers]:
-    """For each reason why a request runs on no thread, how long each does not."""
+    """For each cause why requests run on no thread, the time of each request."""
     marked, count = requests_of(trace), len(requests_of(trace))
     executor, other_requests, awaited = np.zeros((3, count), np.int64)
     ran = ran_in_requests(trace)
@@ -231,7 +231,7 @@ def _gaps(marked: Requests, request: int, stretches: slice) -> tuple[Numbers, Nu
 
 
 def _queued(marked: Requests, request: int, stretches: slice, idle: tuple[Numbers, Numbers]) -> Intervals:
-    """When a request waited for a thread of a pool: from handing work over to the next stretch on another thread."""
+    """When a request waited for a pool thread: from submitting work to the next stretch on another thread."""
     handed_ns = np.array(marked.submitted_ns[request], np.int64)
     away = marked.stretch_thread[stretches] != marked.thread[request]
     begins = marked.stretch_start_ns[stretches][away]
@@ -241,12 +241,12 @@ def _queued(marked: Requests, request: int, stretches: slice, idle: tuple[Number
 
 
 def slowest_tenth(requests: Numbers, duration_ns: Numbers) -> Numbers:
-    """Of some requests the slowest tenth, at least one, the slowest first."""
+    """The slowest tenth of some requests, at least one, slowest first."""
     return requests[np.argsort(-duration_ns[requests], kind="stable")[: max(len(requests) // 10, 1)]]
 
 
 def request_at(trace: TraceData, thread: NDArray[Any], time_ns: Numbers) -> Numbers:
-    """Return for each of some moments of threads the request for which the thread worked; -1 for none."""
+    """Return the request for which each thread worked at a given time; -1 for none."""
     marked = requests_of(trace)
     stretches = marked.stretch_thread, marked.stretch_start_ns, marked.stretch_end_ns
     return np.asarray(np.append(marked.of, -1)[stretch_at(thread, time_ns, *stretches)])

@@ -1,6 +1,6 @@
-"""The text of the program's source lines that a trace names, with two lines before and after each.
+"""The text of the source lines in a trace, with two lines before and after each.
 
-A process that saves its own trace stores the text with it; from then on it is read from the trace alone, wherever the files are.
+A process that saves its own trace stores the text in it. From then on, the text comes from the trace alone.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.stacks import user_frames, user_stacks
 
 SOURCE_LINES = "source_lines"
-"""The key of the metadata: for each file its lines by their numbers. Empty if the session stores none."""
+"""The metadata key: for each file its lines by number; empty if the session stores none."""
 
 CONTEXT = 2
-# More lines than these are not hot, and longer ones are not read.
+# Only the hottest lines are stored, and longer lines are cut.
 _MOST_LINES = 200
 _LONGEST = 200
 
 
 @derived
 def source_lines(trace: TraceData) -> dict[str, dict[int, str]]:
-    """Return the text of lines by file and number: what is stored, or what this process reads of the files of its own trace.
+    """Return the text of lines by file and number: as stored, or read from the files if this process recorded the trace.
 
     Args:
         trace: The trace.
 
     Returns:
-        For each file, named as in the trace, its known lines without the line break. The hottest lines come with those around them.
+        For each file, named as in the trace, its known lines without line breaks: the hottest lines with those around them.
     """
     return _stored(trace) if SOURCE_LINES in trace.info else _read(trace)
 
 
 def line_text(trace: TraceData, file: str, line: int) -> str:
-    """The text of one line without its indentation; empty if it is not known."""
+    """The text of one line without its indentation; empty if unknown."""
     return source_lines(trace).get(file, {}).get(line, "").strip()
 
 
 def saved_info(trace: TraceData) -> dict[str, dict[str, dict[int, str]]]:
-    """The metadata to save: the text of lines, where there is any."""
+    """The metadata to save: the text of lines, if any."""
     found = source_lines(trace)
     return {SOURCE_LINES: found} if found else {}
 
@@ -66,7 +66,7 @@ def _stored(trace: TraceData) -> dict[str, dict[int, str]]:
 
 
 def _read(trace: TraceData) -> dict[str, dict[int, str]]:
-    """The lines of the files themselves, if this process recorded the trace: nobody else's trace may name a file to read."""
+    """Read the lines from the files if this process recorded the trace: a foreign trace must not choose files to read."""
     run = trace.run_info
     if run.process != os.getpid() or run.host != socket.gethostname() or run.start_realtime_ns is None:
         return {}
@@ -82,9 +82,9 @@ def _read(trace: TraceData) -> dict[str, dict[int, str]]:
 
 
 def _hot_lines(trace: TraceData) -> list[tuple[str, int]]:
-    """Lines of the program: those in which spans or samples took most time first, then those that called them.
+    """The program's lines with the most time in spans or samples first, then their callers.
 
-    Times of spans count here with what is inside them: that orders lines well enough, and needs no nesting when a trace is saved.
+    Uses inclusive times: they order lines well enough and need no nesting when a trace is saved.
     """
     spans, samples, stacks, frames = (
         trace.columns(name) for name in ("spans", "samples", "stacks", "frames")

@@ -1,4 +1,4 @@
-"""What analyses look at one by one: steps, in a trace without any its complete requests, and without both all that was recorded of a process."""
+"""Units of work, which analyses examine one by one: steps; without steps, complete requests; without both, the whole recording of a process."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kinetoscope.tables.windows import recorded_extent
 
 
 class Unit(Enum):
-    """What a unit of work is, with the words that sentences have for it.
+    """A kind of unit of work, with its words for sentences.
 
     Attributes:
-        noun: What it is called.
-        subject: What runs in it.
-        repeats: Whether a trace has many of them, which can be counted and compared; of a recording there is one.
-        overlaps: Whether several run at once, each now and then on several threads, so that a moment may be of many: requests do.
-        time: What percentages are of, as in `5 % of step time`.
-        each: Says behind an amount that it is that of one unit; empty where there is only one.
-        in_each: Says the same of what happens again and again.
+        noun: Its name.
+        subject: The name of the code that runs in it.
+        repeats: Whether a trace has many units, to count and compare; there is only one recording.
+        overlaps: Whether several units run at once and on several threads, as requests do.
+        time: The base of percentages, as in `5 % of step time`.
+        each: The suffix of an amount per unit; empty if there is only one.
+        in_each: The suffix of an event that occurs in each unit.
     """
 
     STEP = ("step", "The loop")
@@ -48,19 +48,19 @@ class Unit(Enum):
 
 @dataclass(frozen=True, eq=False)
 class UnitsOfWork:
-    """Units of work in order, each array with an entry for each.
+    """Units of work in order; each array has one entry per unit.
 
     Attributes:
         trace: The trace.
-        unit: What they are.
-        row: The row of `steps`, or the number of the request; -1 of a recording.
+        unit: Their kind.
+        row: The row of `steps` or the number of the request; -1 for a recording.
         process: The row of the process in `processes`, -1 in a trace of one process.
-        start_ns: When each starts, as `step_extents` says of steps.
-        end_ns: When each ends.
-        mark_start_ns: When the host began each: what it does is of the unit that it is in.
-        mark_end_ns: When the host ended it.
-        is_start_up: Whether it holds what ran before the loop: sums and shares leave it out.
-        kind: The kind of each, as in `step_kinds`, or of requests the place of their name in `names_by_time`; -1 of start-up and of a recording.
+        start_ns: The start; for steps, as in `step_extents`.
+        end_ns: The end.
+        mark_start_ns: When the host began the unit; host work belongs to the unit in which it runs.
+        mark_end_ns: When the host ended the unit.
+        is_start_up: Whether the unit is start-up, which sums and shares exclude.
+        kind: The kind of step as in `step_kinds`, or the index of a request's name in `names_by_time`; -1 for start-up and recordings.
     """
 
     trace: TraceData
@@ -75,21 +75,21 @@ class UnitsOfWork:
     kind: Rows
 
     def __len__(self) -> int:
-        """How many steps or requests these are; of recordings one for each process."""
+        """The number of units."""
         return len(self.row)
 
     def __getitem__(self, chosen: Rows | Mask) -> UnitsOfWork:
-        """The units at some places, or where a mask is true."""
+        """The units at some indices, or where a mask is true."""
         columns = (field.name for field in fields(self)[2:])
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def of_process(self, process: int) -> UnitsOfWork:
-        """Those of a process, start-up included."""
+        """The units of a process, including start-up."""
         return self[self.process == process]
 
     @property
     def duration_ns(self) -> Rows:
-        """How long the extent of each is, in nanoseconds."""
+        """The duration of each unit."""
         return self.end_ns - self.start_ns
 
     @property

@@ -7,4 +7,4 @@ TABLES = {
     "memory_peak": "peak",
     "memory_timeline": "timeline",
 }
-"""The tables of a trace that are made in this room, and the module of each: its function has the name of the table."""
+"""The tables that this room makes, and the module of each. The function has the name of the table."""
