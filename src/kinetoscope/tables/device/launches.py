@@ -82,9 +82,9 @@ PAGEABLE_BYTES_PER_S = 2e9
 def queued_until_start(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:
     """When each device span was queued, and when it started.
 
-    That is some time after the call that launched it. Until then, it is the host for which the device waits; after that, it is something else: earlier work, another
-    stream, another rank. A call that copies may return only when the copy is done, so what the copy may take by its size counts instead.
-    Where the launch is not known, the first moment is the second.
+    A span counts as queued a short time after its launching call. Until then, the device waits for the host; later, for something else: earlier work, another
+    stream, another rank. The call of a copy may return only when the copy is done, so the longest time that a copy of its size may take counts instead.
+    If the launch is unknown, the span counts as queued when it started.
     """
     spans = trace.columns("spans")
     start, call = spans["start_ns"][rows], starters(trace).call[rows]

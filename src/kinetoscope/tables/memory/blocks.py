@@ -1,9 +1,8 @@
-"""Every block of memory that a trace knows, with its life from allocation to free.
+"""Every known block of memory of a trace, with its lifetime from allocation to free.
 
-A block is what an allocator handed out once. Most are in the table `allocations`; those from before the recording
-have no row there. They are known because a tensor was seen to lie in them (`storages`), or because an operator was
-given one (`operands`), and live until the first thing that happens at their address. Addresses are handed out again
-and again: a block is identified by an address and a time.
+A block is the result of one allocation. Most blocks are in the table `allocations`. Blocks from before the recording have
+no row there; they are known because a tensor used them (`storages`) or an operator received them (`operands`), and they
+live until the first event at their address. Addresses are reused, so an address and a time identify a block.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kinetoscope.model.rows import Mask, Rows, distinct
 from kinetoscope.model.trace_data import TraceData, derived
 
 EVERY = slice(None)
-# The tables of what used blocks.
+# The tables of the users of blocks.
 _USERS = ("storages", "operands")
 BEFORE_NS = -1
 NEVER_NS = np.iinfo(np.int64).max
@@ -35,15 +34,15 @@ class Blocks:
     """The blocks of a trace: first those of `allocations` in order of time, then those without a row there.
 
     Attributes:
-        start_ns: When each was allocated; `BEFORE_NS` for one from before the recording.
-        end_ns: When it was freed, or its address handed out again; `NEVER_NS` if neither was seen.
+        start_ns: The time of its allocation; `BEFORE_NS` if before the recording.
+        end_ns: The time of its free, or of the reuse of its address; `NEVER_NS` if neither was recorded.
         bytes: Its size.
-        key: Its address, as `keys_of` makes it.
-        device: Its device: a place in `devices`.
-        allocation: Its row of `allocations`, -1 without.
-        span: The innermost span that allocated it, or for which a compiled graph did; -1 without.
-        start_rank: Its place among the events: above all that came before it, below all that came after.
-        end_rank: The same for its end.
+        key: Its address as a key of `keys_of`.
+        device: Its device, an index in `devices`.
+        allocation: Its row of `allocations`, -1 for none.
+        span: The innermost span that allocated it, or for which a compiled graph did; -1 for none.
+        start_rank: The position of its start among all events.
+        end_rank: The position of its end among all events.
         devices: torch's (device type, device index) of every device; the index is -1 without.
         event_times_ns: The times of all rows of `allocations`.
     """
@@ -61,16 +60,16 @@ class Blocks:
     event_times_ns: Rows
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of blocks."""
         return len(self.bytes)
 
     @cached_property
     def recorded(self) -> Mask:
-        """Whether each was allocated while recording; a part of a trace, or a snapshot, has rows of earlier ones, too."""
+        """Whether each block was allocated during the recording; parts of traces and snapshots also have rows of earlier blocks."""
         return (self.allocation >= 0) & (self.start_ns > BEFORE_NS)
 
     def at(self, keys: NDArray[np.uint64], times_ns: Rows) -> NDArray[np.int32]:
-        """Return for each address and moment the block that lived there then, -1 if none is known."""
+        """Return the block that was live at each address and time, -1 if unknown."""
         if len(self) == 0 or len(keys) == 0:
             return np.full(len(keys), -1, dtype=np.int32)
         addresses, order, begun = self._by_address
@@ -83,7 +82,7 @@ class Blocks:
 
     @cached_property
     def _by_address(self) -> tuple[NDArray[np.uint64], Rows, Rows]:
-        """All addresses, the blocks in order of address and start, and one rising number for both."""
+        """All addresses, the blocks sorted by address and start, and for each one number that combines both."""
         addresses, number = np.unique(self.key, return_inverse=True)
         begun = number * self._distance + self.start_rank + 1
         order = np.argsort(begun, kind="stable")
@@ -91,12 +90,12 @@ class Blocks:
 
     @property
     def _distance(self) -> int:
-        """The difference between two addresses in that number; larger than any rank."""
+        """The difference between two addresses in this number; larger than any rank."""
         return 2 * len(self.event_times_ns) + 3
 
 
 def keys_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVERY) -> NDArray[np.uint64]:
-    """Make addresses unique over the host's memory, that of each device, and that of each process.
+    """Make addresses unique across the host, all devices and all processes.
 
     Args:
         trace: The trace.
@@ -127,7 +126,7 @@ def processes_of(trace: TraceData, table: str, rows: slice | NDArray[Any] = EVER
 
 
 def events_of_device(trace: TraceData, device: tuple[int, int]) -> Mask:
-    """Which rows of `allocations` are of a device, given by its type and index; all of the host are of one."""
+    """The rows of `allocations` of a device, given by type and index; the host is one device."""
     events, (kind, index) = trace.columns("allocations"), device
     on_device: Mask = events["device_type"] == kind
     return on_device if kind == 0 else on_device & (events["device_index"] == index)
@@ -135,7 +134,7 @@ def events_of_device(trace: TraceData, device: tuple[int, int]) -> Mask:
 
 @derived
 def owners_of(trace: TraceData) -> NDArray[np.int32]:
-    """The process of each block: of the thread that allocated it or, if unknown, of the spans that used it."""
+    """The process of each block: that of the thread that allocated it or, if unknown, of the spans that used it."""
     blocks = blocks_of(trace)
     recorded = blocks.allocation >= 0
     owner = np.zeros(len(blocks), np.int32)
@@ -150,10 +149,10 @@ def owners_of(trace: TraceData) -> NDArray[np.int32]:
 
 @derived
 def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
-    """For each row of `allocations` the span that it belongs to; -1 without.
+    """For each row of `allocations` the span that it belongs to; -1 for none.
 
-    That is the innermost one around it. A compiled graph allocates what its kernels write, each right before the call of the kernel.
-    Such a block belongs to the kernel, as it does to the operator in a program that is not compiled.
+    This is the innermost span around it, with one exception: a compiled graph allocates the output of each kernel right before it calls
+    the kernel, and such a block belongs to the kernel, as in eager mode.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
     if len(events) == 0:
@@ -177,12 +176,12 @@ def allocating_spans(trace: TraceData) -> NDArray[np.int32]:
 
 @derived
 def blocks_of(trace: TraceData) -> Blocks:
-    """Return the blocks of a trace, found once."""
+    """Return the blocks of a trace."""
     events = trace.columns("allocations")
     times, size = events["time_ns"], events["bytes"]
     key = keys_of(trace, "allocations")
     codes, numbers = distinct(_device_codes(events["device_type"], events["device_index"]))
-    # The host alone where nothing was recorded.
+    # Only the host if nothing was recorded.
     codes = codes if len(codes) else np.zeros(1, np.int64)
     devices = [(code // 256, code % 256 - 1) for code in codes.tolist()]
     allocated = np.flatnonzero(size > 0)
@@ -209,17 +208,17 @@ def blocks_of(trace: TraceData) -> Blocks:
 
 
 def _device_codes(device_type: NDArray[np.uint8], device_index: NDArray[np.int8]) -> Rows:
-    """A number for each device, which grows with its type and index; 0 for the host."""
+    """A number for each device, in order of type and index; 0 for the host."""
     return device_type.astype(np.int64) * 256 + np.where(device_type == 0, -1, device_index) + 1
 
 
 def _ends(made: Rows, key: NDArray[np.uint64], match: NDArray[np.int32]) -> Rows:
-    """For each allocation the row that ends its block: its free, else the next allocation at its address; -1 for none."""
+    """For each allocation the row that ends its block: the free, or else the next allocation at the address; -1 for none."""
     end = match[made].astype(np.int64)
     open_ended = np.flatnonzero(end < 0)
     if len(open_ended) == 0:
         return end
-    # Where the free of a block was not seen, the next block at its address shows that it is gone.
+    # Without a recorded free, the next block at the address shows that the earlier one is gone.
     rivals = made[np.isin(key[made], np.unique(key[made[open_ended]]))]
     order = rivals[np.argsort(key[rivals], kind="stable")]
     following = np.full(len(key), -1, dtype=np.int64)
@@ -230,11 +229,11 @@ def _ends(made: Rows, key: NDArray[np.uint64], match: NDArray[np.int32]) -> Rows
 
 
 def _unrecorded(trace: TraceData, event_keys: NDArray[np.uint64], codes: Rows) -> dict[str, NDArray[Any]]:
-    """The blocks without an allocation: they were in use before the first event at their address.
+    """The blocks without an allocation, which were in use before the first event at their address.
 
-    A block is from before the recording if it was seen then, or was freed without having been allocated. Of what is
-    left, memory that other libraries handed out (arrays of numpy, mapped files), only the time of use is known, unless
-    nothing was looked at before the recording: then it counts as from before.
+    A block is from before the recording if it was used then, or was freed without an allocation. For all others, memory
+    from other libraries (numpy arrays, mapped files), only the time of use is known. If memory was not inspected before
+    the recording, they also count as from before.
     """
     events, spans = trace.columns("allocations"), trace.columns("spans")
     held, operands = trace.columns("storages"), trace.columns("operands")
@@ -245,7 +244,7 @@ def _unrecorded(trace: TraceData, event_keys: NDArray[np.uint64], codes: Rows) -
         for column in ("bytes", "device_type", "device_index")
     )
     from_ns = np.concatenate([held["time_ns"], given_from])
-    # What a tensor was seen to hold in the end lives on.
+    # Blocks that a tensor held at the end stay live.
     until_ns = np.concatenate([
         np.full(len(held), NEVER_NS), given_from + spans["duration_ns"][operands["span"]]
     ])  # fmt: skip
@@ -255,7 +254,7 @@ def _unrecorded(trace: TraceData, event_keys: NDArray[np.uint64], codes: Rows) -
     first = np.where(has_event, np.append(first_rows, -1)[event], -1)
     first_ns = np.where(has_event, np.append(events["time_ns"], 0)[first], NEVER_NS)
     code = _device_codes(device_type, index)
-    # Of devices whose memory was not recorded, nothing is known.
+    # Skip devices whose memory was not recorded.
     use = np.flatnonzero((from_ns < first_ns) & (size > 0) & np.isin(code, codes))
     keys, first_use, block = np.unique(key[use], return_index=True, return_inverse=True)
     by_block = Groups(block, len(keys))

@@ -1,4 +1,4 @@
-"""The category of each block of memory: the rules, as one pure function over columns, and the facts they need.
+"""The category of each block of memory: the rules, as one pure function over columns, and the facts that they need.
 
 The rules are applied in order; the first that matches decides. `BlockFacts` has the facts about each block.
 """
@@ -45,23 +45,22 @@ NO_ROLE = 255
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """What the rules look at, one entry a block.
+    """The facts for the rules, one entry per block.
 
     Attributes:
-        role: The `StorageRole` of a tensor seen in it, `NO_ROLE` without.
+        role: The `StorageRole` of a tensor in it, `NO_ROLE` for none.
         phase: The `Phase` in which it was allocated.
-        recorded: Whether its allocation was recorded; if not, nothing is known of where it came from.
+        recorded: Whether its allocation was recorded; if not, its origin is unknown.
         is_gradient: Whether autograd put it into a parameter's `grad`.
         gone_with_operator: Whether it was freed before the outermost operator that allocated it had ended; in backward, the
             backward function.
         gone_with_step: Whether it was freed before the optimizer's step that allocated it had ended.
         in_module: Whether it was allocated in the forward of a module, recomputation in backward included.
-        computed: Whether it was allocated in forward by an operator that backward came back to, or was computed from
-            an activation.
-        fed: Whether a module's operator in forward was given it, or one that backward came back to, or something made
-            of it. Where nothing is known of that, whether it was there when such an operator began.
-        stepped: Whether an optimizer's operator was given it.
-        freed: Whether its free was seen.
+        computed: Whether it was allocated in forward by an operator with a backward, or computed from an activation.
+        fed: Whether it, or something computed from it, was the input of a forward operator that is in a module or has a
+            backward. If inputs are unknown: whether it was live when such an operator began.
+        stepped: Whether it was the input of an optimizer's operator.
+        freed: Whether its free was recorded.
     """
 
     role: NDArray[np.uint8]
@@ -80,18 +79,18 @@ class BlockFacts:
 def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     """Return the `MemoryCategory` of each block.
 
-    1. What a module holds as a parameter or buffer, or an optimizer in its groups, is a parameter.
-    2. What an optimizer holds in its state is optimizer state.
-    3. What became or was seen as a parameter's `grad` is a gradient.
-    4. What was freed within the outermost operator (in backward: the backward function) that allocated it is temporary.
-    5. What an optimizer's step allocated is optimizer state if it outlived the step, else temporary.
-    6. What backward allocated is autograd detail, except where it computes a module's forward again.
-    7. What was allocated in a module's forward is an activation; so is what was computed from one, and the output of
-       an operator that backward came back to.
-    8. Of the rest, what operators of the model and of the optimizer were both given is a parameter: its module did not
-       live long enough to say so. What only the optimizer was given is its state. What the model was given or was made
-       from is input.
-    9. Of what then is left, memory that was allocated and freed is temporary. Anything else is unknown.
+    1. Parameter: a module holds it as a parameter or buffer, or an optimizer in its parameter groups.
+    2. Optimizer state: an optimizer holds it in its state.
+    3. Gradient: it became or was a parameter's `grad`.
+    4. Temporary: it was freed within the outermost operator (in backward: the backward function) that allocated it.
+    5. Optimizer state if an optimizer step allocated it and it outlived the step; temporary if it did not.
+    6. Autograd detail: backward allocated it, unless backward recomputed a module's forward.
+    7. Activation: it was allocated in a module's forward, computed from an activation, or the output of an operator
+       with a backward.
+    8. Of the rest: parameter, if operators of both the model and the optimizer received it (its module did not live
+       long enough to show it); optimizer state, if only the optimizer did; input, if the model received it or a
+       tensor computed from it.
+    9. Temporary if it was allocated and freed; otherwise unknown.
     """
     role, phase, recorded = facts.role, facts.phase, facts.recorded
     forward = recorded & ((phase == Phase.FORWARD) | facts.in_module)
@@ -114,12 +113,12 @@ def categorise(facts: BlockFacts) -> NDArray[np.uint8]:
     ).astype(np.uint8)
 
 
-# When tensors of several roles lie in one block, the later in this list names it.
+# If tensors with several roles share a block, the latest role in this list wins.
 _BY_WEIGHT = (
     StorageRole.TENSOR, StorageRole.BUFFER, StorageRole.GRADIENT, StorageRole.OPTIMIZER_STATE, StorageRole.PARAMETER,
 )  # fmt: skip
 _OPERATORS = (SpanKind.OPERATOR, SpanKind.BACKWARD, SpanKind.COLLECTIVE, SpanKind.FUSED_KERNEL)
-# Memory for a model's inputs and its loss is outside all modules, and is attributed by when the model ran.
+# Inputs and loss of a model are outside of all modules: they are attributed by the time at which the model ran.
 _AROUND_A_MODEL = (MemoryCategory.INPUT, MemoryCategory.ACTIVATION, MemoryCategory.AUTOGRAD_DETAIL)
 # Chains of operators outside all modules are followed this far.
 _LONGEST_CHAIN = 200
@@ -132,12 +131,11 @@ class Judged:
     Attributes:
         blocks: The blocks.
         category: The `MemoryCategory` of each.
-        module: The row of `modules` it belongs to, -1 without. A parameter, its gradient and its optimizer state belong
-            to the module that holds the parameter. Input belongs to the first module that was given it, and all else
-            to the one in which it was allocated (in backward: in whose forward). Input of which that is not known
-            belongs to the model that ran next after its allocation. Activations and details outside all modules
-            (those of the loss) belong to the model that ran last before it.
-        stack: The row of `stacks` of the Python code that allocated it, -1 without.
+        module: Its row of `modules`, -1 for none. A parameter, its gradient and its optimizer state belong to the module
+            that holds the parameter. Input belongs to the first module that received it or, if unknown, to the model
+            that ran next after its allocation. All else belongs to the module in which it was allocated (in backward:
+            in whose forward), or outside of modules, as for the loss, to the model that ran last before it.
+        stack: The row of `stacks` of the Python code that allocated it, -1 for none.
     """
 
     blocks: Blocks
@@ -148,12 +146,12 @@ class Judged:
 
 @derived
 def judged_blocks(trace: TraceData) -> Judged:
-    """Return the blocks of a trace with their categories, found once."""
+    """Return the blocks of a trace with their categories."""
     return _Inquiry(trace).judge()
 
 
 class _Inquiry:
-    """The analysis of a trace's spans, operands and storages; arrays have an entry for each block or span."""
+    """The analysis of a trace's spans, operands and storages; arrays have one entry per block or span."""
 
     def __init__(self, trace: TraceData) -> None:
         self.trace = trace
@@ -211,16 +209,16 @@ class _Inquiry:
         return Judged(blocks, category, module, stack)
 
     def _outermost(self) -> tuple[Rows, Flags]:
-        """For each span the outermost operator it is part of, and whether it computes a forward again in backward.
+        """For each span the outermost operator around it, and whether it recomputes a forward in backward.
 
-        Ranges that users mark, calls of Python and the wrapper of autograd's engine hold operators, and are none. A backward function
-        is an operator of its own, and so is each operator that runs Python code of a module again within one.
+        User ranges, Python calls and the wrapper of autograd's engine contain operators but are none. A backward function is an
+        operator, and so is each operator that reruns a module's Python code inside one.
         """
         spans = self.spans
         parent, scope, phase, own = (spans[name] for name in ("parent", "scope", "phase", "own_module"))
         inside, above = parent >= 0, np.maximum(parent, 0)
         backward, function = phase == Phase.BACKWARD, scope == schema.SCOPE_BACKWARD
-        # backward() may itself be called from a module's forward: that module is no sign of recomputation.
+        # A module's forward may call backward(): that module is no sign of recomputation.
         first = backward & ~(inside & backward.take(above))
         caller = look_up(nearest_of(self.trace, first)[:-1], own)
         again = backward & ~function & (own >= 0) & (own != caller)
@@ -229,12 +227,12 @@ class _Inquiry:
         return nearest_of(self.trace, starts)[:-1], again
 
     def _end_of(self, rows: Rows) -> NDArray[np.int64]:
-        """When each span ended; before everything for none."""
+        """The end of each span; earlier than everything for row -1."""
         ends = self.spans["start_ns"] + self.spans["duration_ns"]
         return look_up(rows, ends, -2)
 
     def _step_of(self, rows: Rows) -> Rows:
-        """For each span the optimizer's step it is part of, -1 outside all."""
+        """For each span the optimizer step around it, -1 for none."""
         stepping = self.spans["phase"] == Phase.OPTIMIZER
         first = stepping & ~np.append(stepping, False).take(self.spans["parent"])
         return nearest_of(self.trace, first)[rows]
@@ -252,10 +250,10 @@ class _Inquiry:
         return role, module
 
     def _gradients(self, outer: Rows) -> tuple[Flags, Rows]:
-        """Which blocks became a parameter's gradient, and the module of the parameter.
+        """Whether each block became a parameter's gradient, and the module of the parameter.
 
-        Autograd either keeps the block it is given, which then outlives `AccumulateGrad`, or makes one of its own
-        there, or adds to the one that is there already, the first operand of `add_`.
+        In `AccumulateGrad`, autograd keeps the block that it receives, which then outlives it, allocates a new one, or
+        adds to the existing one, the first operand of `add_`.
         """
         blocks, spans, operands = self.blocks, self.spans, self.operands
         of_span = look_up(spans["parameter"], self.parameters["module"])
@@ -295,7 +293,7 @@ class _Inquiry:
         return mask_of(self._given(np.flatnonzero(stepping)), len(self.blocks) + 1)[:-1]
 
     def _model_around(self, of_model: Flags, category: NDArray[np.uint8]) -> Rows:
-        """The outermost module of what a model ran last before each block or, for input, next after it."""
+        """The outermost module of the model that ran last before each block or, for input, next after it."""
         spans = self.spans
         rows = np.flatnonzero(of_model & (spans["module"] >= 0))
         rows = rows[np.argsort(spans["start_ns"][rows], kind="stable")]
@@ -306,7 +304,7 @@ class _Inquiry:
         return look_up(np.where(position < len(rows), position, -1), root)
 
     def _there(self, of_model: Flags, candidates: Flags) -> Flags:
-        """Which blocks were live when an operator of the model began."""
+        """Candidates that were live when an operator of the model began."""
         starts = np.sort(self.spans["start_ns"][of_model])
         following = np.append(starts, NEVER_NS)[np.searchsorted(starts, self.blocks.start_ns)]
         return np.asarray(candidates & (following < self.blocks.end_ns))
@@ -314,7 +312,7 @@ class _Inquiry:
     def _flows(
         self, of_model: Flags, outer: Rows, candidates: Flags, made_by_model: Flags
     ) -> tuple[Flags, Flags, Rows]:
-        """Of the candidate blocks: which were computed from what the model made, which were its inputs, and of which module."""
+        """Of the candidates: the blocks computed from the model's results, its inputs, and the module of each input."""
         spans, operands = self.spans, self.operands
         span_outer = self.outer[operands["span"]]
         wanted = mask_of(outer[candidates & (outer >= 0)], len(spans))
@@ -330,7 +328,7 @@ class _Inquiry:
         block = self._given(rows)
         rows, block = rows[block >= 0], block[block >= 0]
         fed = mask_of(block, len(self.blocks))
-        # Later ones first, so that the first one stays.
+        # Latest first, so that the earliest is assigned last.
         late = np.argsort(-spans["start_ns"][operands["span"][rows]], kind="stable")
         module = spans["module"][operands["span"][rows[late]]]
         place = np.full(len(self.blocks), -1, dtype=np.int32)
@@ -340,7 +338,7 @@ class _Inquiry:
 
 
 def _reached(marked: Flags, source: Rows, operator: Rows, outer: Rows, may: Flags, spans: int) -> Flags:
-    """Mark the outputs of operators with a marked input, transitively, among the blocks in `may`."""
+    """Mark the outputs of operators with a marked input, transitively, within the blocks in `may`."""
     reached = marked.copy()
     for _ in range(_LONGEST_CHAIN):
         active = mask_of(operator[reached[source]], spans + 1)
