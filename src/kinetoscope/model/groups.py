@@ -1,4 +1,4 @@
-"""Rows in groups: of one key, or of a row of another table that they name; and shares of a whole."""
+"""Group rows by keys or by rows of another table and aggregate each group; percentages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kinetoscope.model.rows import Mask, Rows, begins_run
 
 
 class Groups:
-    """Which group each of some rows is in, and what the rows of each group come to.
+    """The group of each row, with aggregates over the rows of each group.
 
     Attributes:
-        of_row: The group of each row; below 0 for a row that is in none.
-        first: The first row of each group, in ascending order; empty where the groups are rows of another table.
+        of_row: The group of each row; negative for none.
+        first: The first row of each group, ascending; empty if the groups are rows of another table.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Groups:
 
     @classmethod
     def by(cls, keys: Sequence[NDArray[Any]], where: Mask | None = None) -> Groups:
-        """Group rows with the same keys, in the order in which each comes first; with `where`, only those rows."""
+        """Group rows with equal keys, in order of first appearance; with `where`, only these rows."""
         columns: list[NDArray[Any]] = [
             np.ascontiguousarray(key, np.int64 if key.dtype.itemsize > 4 else np.int32) for key in keys
         ]
@@ -41,20 +41,20 @@ class Groups:
 
     @classmethod
     def runs(cls, *keys: NDArray[Any]) -> Groups:
-        """Group rows that follow each other and have the same keys."""
+        """Group consecutive rows with equal keys."""
         begins = begins_run(*keys)
         first = np.flatnonzero(begins).astype(np.int32)
         return cls(np.cumsum(begins) - 1, len(first), first)
 
     @classmethod
     def beginning_at(cls, first: NDArray[Any], count: int) -> Groups:
-        """Group `count` rows: each group begins at a row of `first` and lasts to the next one, rows before the first are in none."""
+        """Group `count` rows: each group extends from one row in `first` to the next; rows before the first belong to none."""
         of_row = np.repeat(np.arange(-1, len(first)), np.diff(first, prepend=0, append=count))
         return cls(of_row, len(first), first.astype(np.int32))
 
     @classmethod
     def cells(cls, row: NDArray[Any], column: NDArray[Any], shape: tuple[int, int]) -> Groups:
-        """Group rows by two numbers, each below that of `shape`, which numbers for the groups then have, too."""
+        """Group rows by a pair of indices into `shape`; aggregates then have this shape."""
         number = row.astype(np.int64) * shape[1] + column
         return cls(np.where((row >= 0) & (column >= 0), number, -1), shape)
 
@@ -67,14 +67,14 @@ class Groups:
         return _core.group_counts(self.of_row, self._count).reshape(self._shape)
 
     def rows(self) -> tuple[Rows, Rows]:
-        """The rows of all groups, one group after the other, and where each group begins; at the end, how many rows there are."""
-        # Numbers of 16 bits are sorted by radix, in a fraction of the time.
+        """The rows of all groups, one group after the other, and the offset of each group, with the total at the end."""
+        # NumPy sorts 16-bit integers by radix, in a fraction of the time.
         narrow = self.of_row.astype(np.int16) if self._count <= np.iinfo(np.int16).max else self.of_row
         order = np.argsort(narrow, kind="stable")
         return order[np.count_nonzero(self.of_row < 0) :], np.append(0, np.cumsum(self.sizes()))
 
     def sums(self, values: NDArray[Any], where: Mask | None = None) -> NDArray[Any]:
-        """The sum of the values of each group's rows, with `where` of those rows: exact for integers; of truth values, how many are true."""
+        """The sum of values in each group, of the rows in `where` if given: exact for integers; for bools, the number of True."""
         if values.dtype.kind != "f":
             skip = None if where is None else (~where).view(np.uint8)
             of_groups = _core.group_sums(self.of_row, self._count, _integers(values), skip)
@@ -84,13 +84,13 @@ class Groups:
         return of_groups.reshape(self._shape)
 
     def minima(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The least value of each group's rows, 0 of a group without rows."""
+        """The smallest value in each group, 0 for an empty group."""
         if values.dtype.kind != "f":
             return _core.group_min(self.of_row, self._count, _integers(values))
         return -self.maxima(-values)
 
     def maxima(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The largest value of each group's rows, 0 of a group without rows."""
+        """The largest value in each group, 0 for an empty group."""
         if values.dtype.kind != "f":
             return _core.group_max(self.of_row, self._count, _integers(values))
         rows = np.flatnonzero(self.of_row >= 0)
@@ -99,11 +99,11 @@ class Groups:
         return np.where(self.sizes() > 0, largest, 0.0)
 
     def medians(self, values: Rows) -> Rows:
-        """The median of each group's values, rounded down; -1 of a group without rows."""
+        """The median of each group, rounded down; -1 for an empty group."""
         return _core.group_medians(self.of_row, self._count, values)
 
     def row_of_minimum(self, values: NDArray[Any]) -> NDArray[np.int32]:
-        """The first row of each group with the least of its values, -1 of a group without rows."""
+        """The first row of each group with the group's smallest value, -1 for an empty group."""
         at_minimum = np.flatnonzero(
             (self.of_row >= 0) & (values == np.append(self.minima(values), 0)[self.of_row])
         )[::-1]
@@ -112,7 +112,7 @@ class Groups:
         return rows
 
     def largest(self, values: NDArray[Any] | None = None) -> int:
-        """The group with the largest sum of values, without values the most rows, of those that have rows; the first of several, 0 where none has any."""
+        """The non-empty group with the largest sum of values or, without values, the most rows; the first on a tie, 0 if all are empty."""
         sizes = self.sizes()
         sums = sizes if values is None else self.sums(values)
         present = np.flatnonzero(sizes)
@@ -124,5 +124,5 @@ def _integers(values: NDArray[Any]) -> Rows:
 
 
 def percent(part: Rows, whole: int | Rows) -> NDArray[np.float64]:
-    """Shares of one whole, or each of its own, in percent; null if the whole is 0."""
+    """Percentages of one whole, or of one whole per part; null if the whole is 0."""
     return np.asarray(100.0 * part / np.where(whole == 0, np.nan, whole))

@@ -1,4 +1,4 @@
-"""The populations of a trace's spans, each with how its members nest: host work, calls, device work, asynchronous spans."""
+"""The populations of a trace's spans and their nesting: host work, calls, device work, asynchronous spans."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from kinetoscope.model.trace_data import TraceData, derived
 
 
 class Hierarchy:
-    """A population of spans and how its members nest.
+    """A population of spans and its nesting.
 
-    `mask`, `parent`, `depth`, `lane` and `self_ns` have one entry for every span of the trace, so that they can be
-    looked up by row; entries of spans outside the population mean nothing. All are computed on first use.
+    `mask`, `parent`, `depth`, `lane` and `self_ns` have one entry for every span of the trace, indexed by row; entries of
+    spans outside the population are meaningless. All are computed on first use.
     """
 
     def __init__(
         self, spans: Columns, mask: Mask | None, nesting: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
-        """A population that nests as some columns say.
+        """A population whose nesting is given by columns.
 
         Args:
             spans: The spans of the trace.
-            mask: Which of them belong to the population; None for all.
+            mask: The members; None for all spans.
             nesting: The columns `parent`, `depth`, `lane` and `self_ns`; None for those of `spans`.
         """
         self._spans = spans
@@ -52,7 +52,7 @@ class Hierarchy:
 
     @cached_property
     def mask(self) -> Mask:
-        """Which spans are members."""
+        """Whether each span is a member."""
         return np.ones(len(self._spans), dtype=np.bool_) if self._mask is None else self._mask
 
     @cached_property
@@ -82,23 +82,23 @@ class Hierarchy:
 
     @cached_property
     def total_self_ns(self) -> int:
-        """The self times of all members added up: what shares in percent are shares of."""
+        """The sum of the self times of all members: the base of percentages."""
         return int(self.self_ns.sum() if self._mask is None else self.self_ns[self._mask].sum())
 
 
 class NestedAgain(Hierarchy):
-    """A population whose members nest among themselves as if the other spans of the trace were not there."""
+    """A population whose members nest among themselves, ignoring all other spans."""
 
     def __init__(self, spans: Columns, rows: Rows, nesting: Nesting) -> None:
-        """Spread out how some spans nest.
+        """Expand the nesting of some spans to all rows.
 
         Args:
             spans: The spans of the trace.
             rows: The rows of the members, ascending.
-            nesting: How these nest, with places in `rows`.
+            nesting: Their nesting, as indices into `rows`.
         """
         mask = mask_of(rows, len(spans))
-        # One entry more than there are rows, so that "no parent" stays -1.
+        # One extra entry, so that "no parent" stays -1.
         parent = np.full(len(spans), -1, dtype=np.int32)
         parent[rows] = np.append(rows, -1).astype(np.int32)[nesting.parent]
         depth, lane = np.zeros((2, len(spans)), dtype=np.int32)
@@ -109,10 +109,10 @@ class NestedAgain(Hierarchy):
 
 
 class Enclosing(Hierarchy):
-    """A population some of whose members enclose each other, with spans of other populations between them."""
+    """A population whose members may enclose each other with spans of other populations in between."""
 
     def __init__(self, spans: Columns, mask: Mask, parent: Callable[[], NDArray[np.int32]]) -> None:
-        """Take the nearest member around each span from a function, which runs when it is first needed."""
+        """Take the nearest member around each span from a function, which runs on first use."""
         super().__init__(spans, mask)
         self._find_parent = parent
 
@@ -137,11 +137,11 @@ class Enclosing(Hierarchy):
 
 @derived
 def host_work(trace: TraceData, *, with_steps: bool = True) -> Hierarchy:
-    """What the host ran: operators, backward functions, ranges, calls of a device's runtime; no calls of Python or modules.
+    """The host's work: operators, backward functions, ranges and runtime calls; no Python or module calls.
 
     Args:
         trace: The trace.
-        with_steps: Whether the ranges that mark steps are among it.
+        with_steps: Whether to include the ranges that mark steps.
     """
     if not with_steps:
         steps = trace.column("spans", "kind") == SpanKind.STEP
@@ -160,32 +160,32 @@ def operator_spans(trace: TraceData) -> Hierarchy:
 
 @derived
 def recorded_calls(trace: TraceData) -> Hierarchy:
-    """Calls of Python functions and of modules, where these were recorded; a parent is the innermost call around."""
+    """Recorded calls of Python functions and modules; the parent is the innermost call around each."""
     called = is_call(trace.column("spans", "kind"))
     return Enclosing(trace.columns("spans"), called, lambda: trace.column("spans", "caller"))
 
 
 @derived
 def garbage_collections(trace: TraceData) -> Mask:
-    """Which spans are collections of Python's garbage; by their kind they are calls, as in torch."""
+    """Spans of Python garbage collections; their kind is that of calls, as in torch."""
     return spans_named(trace, GARBAGE_COLLECTION.__eq__)
 
 
 @derived
 def requested_calls(trace: TraceData) -> Mask:
-    """Which spans are calls of functions and modules, recorded on request: collections of garbage are recorded without any."""
+    """Function and module calls, which are recorded only on request; garbage collections, which always are, do not count."""
     return recorded_calls(trace).mask & ~garbage_collections(trace)
 
 
 @derived
 def module_calls(trace: TraceData) -> Hierarchy:
-    """Calls of modules, where these were recorded; a parent is the innermost call of a module around."""
+    """Recorded module calls; the parent is the innermost module call around each."""
     spans = trace.columns("spans")
     mask: Mask = spans["kind"] == SpanKind.MODULE
 
     def parent() -> NDArray[np.int32]:
         call_rows = np.where(mask, np.arange(len(spans), dtype=np.int32), np.int32(-1))
-        # For each span the call that it is or is in.
+        # For each span the module call that it is or is inside.
         inside = np.append(spread_down(spans["parent"], spans["depth"], call_rows, -1), np.int32(-1))
         return np.asarray(inside.take(spans["parent"]))
 
@@ -194,7 +194,7 @@ def module_calls(trace: TraceData) -> Hierarchy:
 
 @derived
 def device_spans(trace: TraceData) -> Hierarchy:
-    """What was recorded on devices: kernels, copies, fills, and ranges and waits that a source shows on a stream."""
+    """All spans on device streams: kernels, copies, fills, and the ranges and waits that some sources put there."""
     spans = trace.columns("spans")
     return Hierarchy(spans, spans["stream"] >= 0)
 
@@ -242,16 +242,16 @@ def outermost_operators(trace: TraceData, chosen: Mask | None = None) -> Rows:
 
 
 def nearest_of(trace: TraceData, chosen: NDArray[Any]) -> NDArray[np.int32]:
-    """For each span the nearest of some spans, by their rows or a mask, that it is or is inside of; -1 for none, and at the end for no span."""
+    """For each span the nearest chosen span (rows or mask) among itself and its ancestors; -1 for none, and at the end for "no span"."""
     spans = trace.columns("spans")
     mark = mask_of(chosen, len(spans))
     return np.append(_core.nearest_marked(spans["parent"], spans["depth"], mark), np.int32(-1))
 
 
 def lies_in(trace: TraceData, ranges: Rows, rows: Rows | None = None) -> Mask:
-    """Mark the spans of a trace, or some of them, that lie in some spans on their thread, those themselves included."""
+    """Mark the spans, or some of them, that lie inside some ranges on their thread; the ranges themselves count."""
     spans = trace.columns("spans")
-    # A stable sort takes one pass where the ranges are in order, as they nearly always are.
+    # A stable sort of sorted ranges, the usual case, takes one pass.
     inside = _core.lies_in(
         spans["thread"], spans["start_ns"], spans["duration_ns"], np.sort(ranges, kind="stable")
     )

@@ -1,4 +1,4 @@
-"""What a trace is missing: the codes of all losses, their words and effects, and the rows of the table `losses`."""
+"""Losses: what a trace is missing. The codes with their words and effects, and the rows of the table `losses`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kinetoscope.model.columns import Columns
 
-# Counts that are part of the metadata of a recording.
+# Counts in the metadata of a recording.
 TOLD_AT_STOP = ("recorder_faults", "call_threads_lost")
 
 NOT_STOPPED = "recording_not_stopped"
@@ -24,7 +24,7 @@ UNFINISHED_SPANS = "unfinished_spans"
 TORN_SAMPLES = "torn_samples"
 UNREAD_GRADIENTS = "unread_gradients"
 CALLS_MISSING = "calls_missing"
-# Fewer torn samples, or a smaller share of all, change no number that a person sees.
+# Fewer torn samples, or a smaller share of all samples, change no visible number.
 _LEAST_TORN, _LEAST_TORN_SHARE = 10, 0.02
 
 
@@ -35,34 +35,34 @@ UNCERTAIN = ("all numbers", "durations in seconds", "times across clocks")
 
 
 class Words(NamedTuple):
-    """What people read of one kind of loss, where its maker does not know better: the columns of these names."""
+    """The default texts for one kind of loss, by column of `losses`."""
 
     what: str
     where: str
     affects: str
-    """What is not complete because of it, separated by commas; everything else is exact. `consequence` says it in a sentence."""
+    """The numbers that it makes incomplete, separated by commas; all others are exact. `consequence` makes a sentence of them."""
     why: str
 
 
-# The native readers count under the codes themselves. Files keep codes: never give one another meaning.
+# The native readers count by these codes, and files store them: never change the meaning of a code.
 CODES = {
     row["code"].strip("`"): Words(row["what"], row["where"], row["affects"], row["why"])
     for row in page().rows("Codes of losses")
 }
-"""Every code -> what is missing, where and why, as the dictionary of tables lists them."""
+"""For every code what is missing, where and why, from the dictionary of tables."""
 
 
 _UNKNOWN = "times, counts, memory"
 
 
 def effects(codes: Iterable[str]) -> list[str]:
-    """What losses make incomplete, each effect once; a code of another release may affect everything."""
+    """The distinct effects of losses; an unknown code of another release may affect everything."""
     listed = (CODES[code].affects if code in CODES else _UNKNOWN for code in codes)
     return list(dict.fromkeys(effect for affects in listed if affects for effect in affects.split(", ")))
 
 
 def consequence(codes: Iterable[str]) -> str:
-    """What losses do to the numbers of a trace, such as `times and counts are lower bounds`; empty if its numbers are exact."""
+    """The consequence of losses, such as `times and counts are lower bounds`; empty if all numbers are exact."""
     affected = effects(codes)
     clauses = []
     for kinds, singular, several in (
@@ -75,7 +75,7 @@ def consequence(codes: Iterable[str]) -> str:
 
 
 def inexact(losses: Iterable[Mapping[str, Any]]) -> str:
-    """Which numbers of a trace with these rows of `losses` are not exact, and why; empty if all are."""
+    """A sentence on which numbers are not exact with these rows of `losses`, and why; empty if all are exact."""
     rows = [loss for loss in losses if consequence([loss["code"]])]
     causes = "; ".join(dict.fromkeys(counted(loss["what"], loss["count"]) for loss in rows))
     return f"{consequence(loss['code'] for loss in rows)}: {causes}" if rows else ""

@@ -1,7 +1,7 @@
-"""How spans nest: which is inside which, also where calls of Python functions and of modules enclose operators.
+"""The nesting of spans, also where Python and module calls enclose operators.
 
-Operators, backward functions and ranges nest among themselves exactly as if no call had been recorded, so that every
-number derived from them is the same with and without calls. A call nests in whatever runs around it.
+Operators, backward functions and ranges nest among themselves as if no call had been recorded, so all numbers derived from
+them are the same with and without calls. A call nests in whatever runs around it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kinetoscope.model.schema import SCOPE_PYTHON, SCOPE_USER
 
 @dataclass(frozen=True, eq=False)
 class Nesting:
-    """How some spans nest, one entry a span, in their order.
+    """The nesting of some spans; each array has one entry per span.
 
     Attributes:
-        parent: The place of the innermost span around each, -1 without.
-        depth: How many spans enclose each.
-        lane: 0, or more for a span that partly overlaps others of its thread: it has no parent and no children.
-        self_ns: The duration of each without that of the spans directly inside; 0 in lanes above 0.
+        parent: The index of the innermost span around it, -1 for none.
+        depth: The number of spans around it.
+        lane: 0, or more for a span that partly overlaps others on its thread, which has no parent and no children.
+        self_ns: Its duration minus that of its children; 0 in lanes above 0.
     """
 
     parent: NDArray[np.int32]
@@ -38,12 +38,12 @@ class Nesting:
 
 
 def nest(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> Nesting:
-    """Nest spans by time, each group of them by itself.
+    """Nest spans by time within each group.
 
     Args:
         thread: The group of each span, such as its thread; ascending.
-        start_ns: When each began; ascending within a group, of equal ones the longer first.
-        duration_ns: How long each ran.
+        start_ns: The start; ascending within a group, longer spans first on a tie.
+        duration_ns: The duration.
     """
     nested = _core.nest(thread, start_ns, duration_ns)
     return Nesting(nested["parent"], nested["depth"], nested["lane"], nested["self_ns"])
@@ -53,15 +53,15 @@ def nest(thread: NDArray[np.int32], start_ns: Rows, duration_ns: Rows) -> Nestin
 _Times = tuple[NDArray[np.int32], Rows, Rows]
 
 GARBAGE_COLLECTION = "Python GC"
-"""The name, as torch gives it, of the range in which the native engine records a collection of Python's garbage."""
+"""torch's name for a garbage collection, which the native engine records as a range."""
 
 
 def mark_collections(tables: dict[str, Mapping[str, Any]], strings: Sequence[str]) -> None:
-    """Make collections of garbage in a recording what they are for torch: calls, not ranges of the program.
+    """Change garbage collections in a recording from ranges to calls, as in torch.
 
     Args:
-        tables: The delivered columns of a trace; changed.
-        strings: What names point into.
+        tables: The columns of a trace; changed in place.
+        strings: The strings that names refer to.
     """
     spans = tables["spans"]
     if GARBAGE_COLLECTION not in strings:
@@ -71,19 +71,19 @@ def mark_collections(tables: dict[str, Mapping[str, Any]], strings: Sequence[str
 
 
 def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[str, NDArray[Any]]:
-    """Nest the rows `work` among themselves, and all other rows, which are calls, within everything.
+    """Nest the rows `work` among themselves, and calls (all other rows) within all spans.
 
-    A call that partly overlaps work stands in a lane of its own: that which entered a range, for instance, returns
-    when the range has begun.
+    A call that partly overlaps work gets its own lane: the call that enters a range, for instance, returns after the
+    range has begun.
 
     Args:
         spans: The spans.
-        work: The rows that are no calls, ascending.
-        everything: How all spans nest, calls and others alike.
+        work: The rows that are not calls, ascending.
+        everything: The nesting of all spans together.
 
     Returns:
-        `parent`, `depth`, `lane`, `self_ns` and `caller` of every span. The parent of a call may be a call or not, that
-        of another span never is one; a parent's depth is always one less. The caller is the innermost call around.
+        `parent`, `depth`, `lane`, `self_ns` and `caller` of every span. The parent of a call may be any span; the parent
+        of any other span is never a call. A parent's depth is always one less. The caller is the innermost call around.
     """
     times = (spans["thread"], spans["start_ns"], spans["duration_ns"])
     alone: dict[str, Any] = dict(vars(nest(*(column[work] for column in times))))
@@ -104,7 +104,7 @@ def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[s
     both["caller"] = np.append(_core.nearest_marked(parent, levels, is_call), np.int32(-1)).take(parent)
     calls = np.flatnonzero(is_call)
     around = _core.nearest_marked(parent, levels, ~is_call)[calls]
-    # Between a call and the work around it are only calls.
+    # Only calls lie between a call and the work around it.
     below = levels[calls] - np.append(levels, np.int32(-1)).take(around)
     beside = is_call.copy()
     beside[rows[nested["lane"] == 0]] = False
@@ -116,12 +116,12 @@ def nest_beside_calls(spans: Columns, work: Rows, everything: Nesting) -> dict[s
 
 
 def without_children(nesting: dict[str, NDArray[Any]], childless: Mask, duration_ns: Rows) -> None:
-    """Correct how spans nest where some have no children: device work runs beside what overlaps it, never around it.
+    """Detach the children of spans that cannot have any: device work overlaps other work but never contains it.
 
     Args:
-        nesting: `parent`, `depth` and `self_ns` of every span; changed. Lanes stay as they are: they are for drawing.
-        childless: Which spans have no children; what lies inside them gets no parent.
-        duration_ns: How long each span ran: the self time of the childless.
+        nesting: `parent`, `depth` and `self_ns` of every span; changed in place. Lanes stay: they are for drawing.
+        childless: The spans without children; spans inside them lose their parent.
+        duration_ns: The duration of each span, which becomes the self time of the childless.
     """
     parent, depth = nesting["parent"], nesting["depth"]
     nesting["self_ns"] = np.where(childless, np.maximum(duration_ns, 0), nesting["self_ns"])
@@ -133,7 +133,7 @@ def without_children(nesting: dict[str, NDArray[Any]], childless: Mask, duration
 
 
 def _calls_in_the_way(times: _Times, rows: Rows, nested: Nesting, nests_alone: Mask) -> list[int]:
-    """Places in `rows` of calls because of which work does not nest that would nest among work."""
+    """Indices in `rows` of calls that keep work from nesting in other work."""
     parent, lane, is_work = nested.parent, nested.lane, nests_alone[rows]
     beside = np.flatnonzero(is_work & (lane > 0))
     if len(beside) == 0:
@@ -155,7 +155,7 @@ def _calls_in_the_way(times: _Times, rows: Rows, nested: Nesting, nests_alone: M
 
 
 def _take_lanes(times: _Times, rows: Rows, lane: NDArray[np.int32]) -> None:
-    """Give rows that nest with nothing lanes above those of their thread, in each of which they are disjoint."""
+    """Put rows that do not nest into additional lanes of their thread, without overlaps in a lane."""
     thread, start_ns, duration_ns = times
     free_from_ns: list[int] = []
     base, current = 0, -1
@@ -174,18 +174,18 @@ def _take_lanes(times: _Times, rows: Rows, lane: NDArray[np.int32]) -> None:
 
 
 def depths_of(parent: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How many rows are around each; a parent that does not come before its row is none."""
+    """The depth of each row; a parent that does not precede its row is ignored."""
     above = np.append(np.where(parent < np.arange(len(parent)), parent, np.int32(-1)), np.int32(-1))
     depth = (above >= 0).astype(np.int32)
     while (above >= 0).any():
-        # Each turn adds the depth of the row that is twice as far up.
+        # Pointer jumping: each iteration doubles the distance to the ancestor.
         depth += depth[above]
         above = above[above]
     return depth[:-1]
 
 
 def by_level(depth: NDArray[np.int32]) -> list[Rows]:
-    """The places of each depth in ascending order, from depth 0 to the largest."""
+    """The rows of each depth, from depth 0 to the largest."""
     order, begin = Groups(depth, int(depth.max(initial=0)) + 1).rows()
     return np.split(order, begin[1:-1])
 
@@ -193,7 +193,7 @@ def by_level(depth: NDArray[np.int32]) -> list[Rows]:
 def spread_down(
     parent: NDArray[np.int32], depth: NDArray[np.int32], values: NDArray[Any], none: int
 ) -> NDArray[Any]:
-    """Give each row that has the value `none` the value of its nearest ancestor that has another."""
-    # NumPy's `take` is three times as fast as `[]` where rows are 32 bits wide.
+    """Replace the value `none` of each row by that of its nearest ancestor with another value."""
+    # NumPy's `take` is three times as fast as `[]` for 32-bit rows.
     nearest = _core.nearest_marked(parent, depth, values != none)
     return np.append(values, values.dtype.type(none)).take(nearest)

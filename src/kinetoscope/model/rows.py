@@ -1,6 +1,6 @@
-"""Row numbers: their types, of which mypy refuses one table's where another's is needed, runs of rows, and rows with equal numbers.
+"""Row numbers, with one type per table so that mypy rejects mix-ups, and operations on arrays of them.
 
-A row number is the place of a row in the stored table of its type's name, from 0; -1 means none. Columns hold them as int32.
+A row number is the index of a row in the stored table that its type names, from 0; -1 means none. Columns hold them as int32.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 import kinetoscope._core as _core
 
 Rows = NDArray[np.int64]
-"""Numbers of rows, or a number for each row, such as its time."""
+"""Row numbers, or one integer per row, such as its time."""
 Mask = NDArray[np.bool_]
-"""For each row whether it is chosen."""
+"""One bool per row: whether it is chosen."""
 SpanRow = NewType("SpanRow", int)
 ThreadRow = NewType("ThreadRow", int)
 ProcessRow = NewType("ProcessRow", int)
@@ -35,10 +35,10 @@ def rows_of_runs(
 
     Args:
         first: The first row of each run.
-        count: How many rows each has.
+        count: The length of each run.
 
     Returns:
-        For each row the run that it is of, and its number.
+        For each row its run and its row number.
     """
     run = np.repeat(np.arange(len(count)), count)
     return run, np.arange(len(run)) + (first - (np.cumsum(count) - count))[run]
@@ -49,28 +49,28 @@ def look_up(rows: NDArray[np.integer], values: NDArray[Any], none: Any = -1) -> 
     kind = np.result_type(values, np.int32)
     if len(values) == 0:
         return np.full(len(rows), none, kind)
-    # Of -1 it takes the last value, which is replaced.
+    # -1 takes the last value, which the next lines replace.
     looked_up: NDArray[Any] = values.take(rows).astype(kind, copy=False)
     looked_up[rows < 0] = none
     return looked_up
 
 
 def as_columns(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Rows with a value for each of some columns, as these columns."""
-    # Not `zip(*rows)`, which takes several times as long for many rows.
+    """Transpose rows into named columns."""
+    # `zip(*rows)` takes several times as long for many rows.
     listed = list(rows)
     return {name: [row[index] for row in listed] for index, name in enumerate(names)}
 
 
 def mask_of(rows: NDArray[Any] | Sequence[int], length: int) -> Mask:
-    """For each of `length` rows whether it is one of some; -1 is the last of them."""
+    """A mask of `length` rows that is True at `rows`; -1 is the last one."""
     mask = np.zeros(length, dtype=np.bool_)
     mask[rows] = True
     return mask
 
 
 def places_of(rows: NDArray[np.integer], length: int) -> NDArray[np.int32]:
-    """For each of `length` rows its first place among some, -1 for others, as for the row -1."""
+    """For each of `length` rows its first index in `rows`, -1 if it is not there; the last entry stands for row -1."""
     numbers = np.full(length + 1, -1, dtype=np.int32)
     numbers[rows[::-1]] = np.arange(len(rows), dtype=np.int32)[::-1]
     numbers[-1] = -1
@@ -78,7 +78,7 @@ def places_of(rows: NDArray[np.integer], length: int) -> NDArray[np.int32]:
 
 
 def begins_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows have another key than the row before them; the first has."""
+    """Mark rows with another key than the previous row, including the first row."""
     begins = np.ones(len(keys[0]), dtype=np.bool_)
     begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     return begins
@@ -109,23 +109,23 @@ def divided(
 
 
 def ends_run(*keys: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows have another key than the row after them; the last has."""
+    """Mark rows with another key than the next row, including the last row."""
     return np.append(begins_run(*keys)[1:], True)[: len(keys[0])]
 
 
 def hashed(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """A number for the keys of each row: other keys have another one with near certainty, and sums of such numbers differ, too."""
+    """A hash of the keys of each row, such that sums of hashes also differ for different rows."""
     numbers = np.zeros(len(keys[0]), np.uint64)
     for key in keys:
         numbers = (numbers ^ key.astype(np.int64).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        # The low bits of a product depend on the low bits of its factors only.
+        # The low bits of a product depend only on the low bits of its factors.
         numbers = (numbers ^ (numbers >> np.uint64(32)) ^ np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
         numbers ^= numbers >> np.uint64(29)
     return numbers
 
 
 def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct ones of some numbers in order, and for each number its place in them: `np.unique`, without sorting all numbers."""
+    """The sorted distinct values, and for each value its index in them: `np.unique` without sorting all values."""
     numbers = np.ascontiguousarray(values, dtype=np.int64)
     group, first = _core.group([numbers])
     unsorted = numbers[first]
@@ -136,18 +136,18 @@ def distinct(values: NDArray[np.int32] | NDArray[np.int64]) -> tuple[NDArray[np.
 
 
 def distinct_sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct ones of some numbers in order, made of a few parts that are in order: several times as fast as `np.unique`."""
-    # A stable sort merges such parts.
+    """The sorted distinct values of a concatenation of a few sorted parts: several times as fast as `np.unique`."""
+    # A stable sort merges sorted parts.
     ordered = np.sort(values, kind="stable")
     return np.asarray(ordered[begins_run(ordered)], dtype=np.int64)
 
 
 def outline(holders: Sequence[int], rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Order some rows as an outline: each followed by those that it holds, in the order of `rows`, and the depth of each.
+    """Order rows as an outline: each row followed by its children in the order of `rows`; return rows with depths.
 
     Args:
-        holders: For each row the one that holds it, -1 without.
-        rows: All rows. Those that hold each other in a circle come last.
+        holders: For each row its parent, -1 for none.
+        rows: All rows. Rows in a cycle come last.
     """
     held: dict[int, list[int]] = {}
     for row in rows:

@@ -1,6 +1,6 @@
-"""What time is spent on, and why: one list of names for every table, sentence and page.
+"""The names of what time is spent on, and of the causes: one list for every table, sentence and page.
 
-A quantity that several tables have has one name: the column `data_wait_ns` is time spent "waiting for data" wherever it stands.
+A quantity has the same name everywhere: the column `data_wait_ns` is time spent "waiting for data" in every table.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import Self
 
 PARTS: dict[str, str] = json.loads(Path(__file__).with_name("time_parts.json").read_text("utf-8"))
-"""What the parts of steps, requests and devices are called; each is a column with `_ns` behind its name. The page reads the same file."""
+"""The display names of the parts of steps, requests and devices, by column name without `_ns`. The page reads the same file."""
 
 
 def part_words(column: str) -> str:
-    """What a column of times such as `data_wait_ns` is called."""
+    """The display name of a time column such as `data_wait_ns`."""
     return PARTS[column.removesuffix("_ns")]
 
 
-# By what a cause is called: what to change about it, and what a line with it does.
+# For each cause by name: the advice, and what a line with this cause does.
 _OF_CAUSES: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("causes.json").read_text("utf-8"))
 
 
 class Entry(IntEnum):
-    """What a part of a step was spent on."""
+    """What time was spent on."""
 
     label: str
     words: str
 
     def __new__(cls, label: str, words: str = "") -> Self:
-        """An entry by its name in tables, and what people read where it has no cause."""
+        """An entry by its name in tables, and its display name without a cause."""
         member = int.__new__(cls, len(cls.__members__))
         member._value_ = int(member)
         member.label, member.words = label, words or label
@@ -52,7 +52,7 @@ ENTRIES = tuple(entry.label for entry in Entry)
 
 
 class Cause(IntEnum):
-    """Why time was spent so, where that shows."""
+    """Why time was spent on an entry, if known."""
 
     words: str
     advice: str
@@ -129,11 +129,11 @@ class Cause(IntEnum):
 
 
 CAUSES = tuple(cause.words for cause in Cause)
-"""The causes as tables and people name them."""
+"""The names of the causes."""
 FLOOR_WAITS = (Cause.COLLECTIVE, Cause.COPY)
-"""Waits that are part of the floor: the step needs what they wait for."""
+"""Waits that are part of the floor because the step cannot avoid them."""
 
 
 def words_of(entry: str, cause: str | None) -> str:
-    """What the time of an entry with a cause, empty or None without, is called."""
+    """The display name of an entry with a cause; the cause may be empty or None."""
     return cause or [*Entry][ENTRIES.index(entry)].words
