@@ -1,4 +1,4 @@
-"""What one recording did in each of its steps: time by part, module, operator, line, kernel and collective, and counts."""
+"""Measure a recording step by step: time by part, module, operator, line, kernel and collective, and counts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Key = tuple[Any, ...]
 Scope = tuple[str, str]
 
 TIMED = ("part", "module", "operator", "line", "kernel", "collective")
-"""The kinds of rows with times, in the order in which they are shown."""
+"""The kinds of rows with times, in display order."""
 
-# Count -> what it counts, as a noun in the plural. Those of a step first, then those of a run.
+# The plural noun for each count: first the counts of a step, then those of a run.
 STEP_COUNTS = {
     "operators": "operators",
     "kernels": "kernels",
@@ -77,7 +77,7 @@ RUN_COUNTS = {
 COUNTS = STEP_COUNTS | RUN_COUNTS
 BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 
-# Of more of them, every second, third and so on is looked at.
+# With more spans, only every second, third and so on is used.
 _ENOUGH_SPANS = 200_000
 _VALUE_READ = "aten::_local_scalar_dense"
 _TENSOR_COPY = "aten::copy_"
@@ -85,14 +85,14 @@ _TENSOR_COPY = "aten::copy_"
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """What ran in the steps, of one kind of rows.
+    """The times and counts of one kind of rows in the steps; a cell is a row in a step.
 
     Attributes:
-        keys: What tells each row from the others, in words that are the same in every trace.
-        row: For each cell the row, a place in `keys`; a cell is a row in a step.
-        step: Its step.
-        time_ns: How long the row took in the step.
-        count: How many spans of the row the step has.
+        keys: The identity of each row, comparable between traces.
+        row: The row of each cell, an index in `keys`.
+        step: The step of each cell.
+        time_ns: The time of the row in the step.
+        count: The number of spans of the row in the step.
     """
 
     keys: list[Key]
@@ -102,7 +102,7 @@ class Population:
     count: Numbers
 
     def table(self, rows: Rows, steps: int, *, counts: bool = False) -> Numbers:
-        """The times, or counts, of some rows in all steps: a column for each row, 0 for the row -1."""
+        """The times or counts of some rows, with one row per step and one column per row; 0 for row -1."""
         column = places_of(rows, len(self.keys))[self.row]
         cells = np.flatnonzero(column >= 0)
         table = np.zeros((steps, len(rows)))
@@ -111,38 +111,38 @@ class Population:
         return table
 
     def means(self, weights: Numbers, *, counts: bool = False) -> Numbers:
-        """The mean time, or count, of each row, each step with its weight; together the weights are 1."""
+        """The weighted mean time or count of each row over the steps; the weights add up to 1."""
         values = self.count if counts else self.time_ns
         return Groups(self.row, len(self.keys)).sums(values * weights[self.step])
 
 
 @dataclass(eq=False)
 class Run:
-    """What one recording did, by step.
+    """The measurements of one recording, by step.
 
-    Of a trace of several processes, the one whose steps took longest is looked at. Without steps, its requests are looked at as steps, and
-    without requests, all that was recorded is one.
+    In a trace of several processes, the process with the longest total step time counts. Without steps, requests take their place;
+    without requests, the whole recording is one step.
 
     Attributes:
-        name: The file, or what the caller calls it.
+        name: The file, or the caller's name for it.
         numbers: The numbers of the steps, or of the requests in the table `requests`.
-        step_ns: How long each step took.
-        warm_up: How many of the first steps are left out of times and counts.
+        step_ns: The duration of each step.
+        warm_up: The number of first steps that times and counts exclude.
         unit: Whether the trace has steps, requests, or neither.
         start_ns: When the recording started, by the clock of the machine.
-        populations: For each of `TIMED` what ran. `account`, where it was requested and is known, is where the step time went: a row for
-            each place and what was spent there, which add up to each step.
-        step_counts: For each of `STEP_COUNTS` the number in each step; without those that were not recorded.
-        run_counts: The same of `RUN_COUNTS`, for the run.
+        populations: The rows of each kind in `TIMED`. `account`, if requested and known, has the step time by place and cause, which
+            adds up to each step.
+        step_counts: For each recorded count of `STEP_COUNTS` the number in each step.
+        run_counts: For each recorded count of `RUN_COUNTS` the number in the run.
         memory: The bytes of each holder at the peak.
-        losses: Which numbers of the trace are not exact, and why; empty if all are.
-        scopes: The counts in each step of single modules and operators, of those that were requested.
-        machine: What times depend on beside the program: processor, number of processors and threads, devices, release of torch.
-        reasons: For counts that are not known, why, or how to record them.
-        flops_covered_percent: The share of the operators' time of which FLOPs are known.
-        undisturbed: The part of the steps' time that is left where each operator takes as long as it does when nothing disturbs it.
-        step_kind: The kind of each step, as in the table `step_kinds`; -1 without.
-        kind_operators: For each kind how often each operator runs in a typical step, and how long a call takes, in ns.
+        losses: Which numbers of the trace are not exact, and why; empty if all are exact.
+        scopes: The counts in each step of the requested modules and operators.
+        machine: Facts that times depend on besides the program: CPU, number of CPUs and threads, devices, torch version.
+        reasons: For unknown counts, why they are unknown or how to record them.
+        flops_covered_percent: The percentage of the operators' time with known FLOPs.
+        undisturbed: The fraction of the operators' time that would remain without disturbance by other programs.
+        step_kind: The kind of each step, as in the table `step_kinds`; -1 for none.
+        kind_operators: For each kind the operators of a typical step: the number of calls, and the time of a call in ns.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Run:
         return np.arange(self.warm_up, len(self.step_ns))
 
     def counts(self, name: str, scope: Scope | None = None) -> Numbers | None:
-        """A count, of all or of one of `scopes`, in each step that counts, or that of the run; None where it was not recorded."""
+        """A count in each step that counts, or that of the run, in total or for one of `scopes`; None if not recorded."""
         if name in RUN_COUNTS:
             return np.array([self.run_counts[name]], np.float64) if name in self.run_counts else None
         by_count = self.step_counts if scope is None else self.scopes[scope]
@@ -178,14 +178,14 @@ class Run:
 
 
 def counts_of(runs: Sequence[Run], name: str, scope: Scope | None = None) -> Numbers | None:
-    """A count of some recordings, one after the other, see `Run.counts`; None where any of them does not have it."""
+    """The concatenated counts of some recordings, see `Run.counts`; None if any of them lacks it."""
     counts = [run.counts(name, scope) for run in runs]
     recorded = [column for column in counts if column is not None]
     return np.concatenate(recorded) if len(recorded) == len(counts) else None
 
 
 def population_of(runs: Sequence[Run], kind: str) -> Population:
-    """One of the `populations` of some recordings, in the steps that count: those of one recording after those of the other."""
+    """One of the `populations` over the concatenated steps of some recordings, without warm-up."""
     row_of: dict[Key, int] = {}
     columns, steps = [], 0
     for run in runs:
@@ -199,7 +199,7 @@ def population_of(runs: Sequence[Run], kind: str) -> Population:
 
 
 def noun_of(*runs: Run) -> str:
-    """What some recordings are compared by: `request` where all are of requests, else `step`."""
+    """The unit of a comparison: `request` if all recordings have requests, else `step`."""
     return (Unit.REQUEST if all(run.unit.overlaps for run in runs) else Unit.STEP).noun
 
 
@@ -211,17 +211,17 @@ def run_of(
     *,
     with_account: bool = False,
 ) -> Run:
-    """Look at one recording.
+    """Measure one recording.
 
     Args:
         trace: The trace.
-        name: What to call it.
-        warm_up: How many of the first steps to leave out; None: those that compile or are slow, and at least one of three or more.
-        scopes: Modules and operators to count alone.
-        with_account: Whether to look at what the time was spent on, too.
+        name: Its name in the comparison.
+        warm_up: The number of first steps to exclude; None: those that compile or are slow, and at least one of three or more.
+        scopes: Modules and operators to count separately.
+        with_account: Whether to add the account of the step time.
 
     Returns:
-        What it did in each step; it does not refer to the trace, which may be closed.
+        The measurements; they do not refer to the trace, which may be closed.
 
     Raises:
         ArgumentError: No step is left.
@@ -232,7 +232,7 @@ def run_of(
     recording = _Recording(trace, loop)
     compiling = loop.compilations
     label = name or (str(trace.path) if trace.path is not None else "the trace")
-    # Of three steps or more at least one.
+    # With three or more steps, exclude at least one.
     slow = max(1, leading_steps(step_ns, compiling)) if steps >= LEAST_STEPS else 0
     left_out = slow if warm_up is None else warm_up
     if left_out >= steps:
@@ -269,7 +269,7 @@ def run_of(
 
 
 def _machine(trace: TraceData) -> str:
-    """What times depend on beside the program."""
+    """The facts that times depend on besides the program."""
     run = trace.run_info
     facts = [
         *dict.fromkeys(device.name for device in run.devices),
@@ -282,7 +282,7 @@ def _machine(trace: TraceData) -> str:
 
 
 class _Recording:
-    """One look at a trace: which spans count, and in which step."""
+    """The spans of a trace that count, with their steps."""
 
     def __init__(self, trace: TraceData, loop: Loop) -> None:
         self.trace, self.loop, self.ran = trace, loop, RanInSteps(loop)
@@ -293,7 +293,7 @@ class _Recording:
         self.ours = (process == loop.process) & (self.step >= 0)
 
     def populations(self, *, with_account: bool) -> dict[str, Population]:
-        """What ran, by part, module, operator, line, kernel and collective; with the account, where requested and known."""
+        """All populations by kind; with the account, if requested and known."""
         populations = {
             "part": self._parts(),
             "module": self._modules(),
@@ -306,7 +306,7 @@ class _Recording:
         return populations if ledger is None else populations | {"account": self._account(ledger)}
 
     def _parts(self) -> Population:
-        """What the process did at each moment of a step."""
+        """The parts of each step."""
         used = {name: time_ns for name, time_ns in self.loop.parts.items() if time_ns.any()}
         keys: list[Key] = [(name,) for name in used]
         row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))
@@ -314,7 +314,7 @@ class _Recording:
         return Population(keys, row, step, time_ns, np.zeros(len(row)))
 
     def kind_operators(self) -> list[Operators]:
-        """For each kind of steps how often each operator runs in a typical one, and how long a call takes on average, in ns."""
+        """For each kind the operators of a typical step: the number of calls, and the mean time of a call in ns."""
         if not self.loop.unit.overlaps:
             return operators_of_kinds(self.trace)
         step = np.where(self.ours, self.step, -1)
@@ -338,9 +338,9 @@ class _Recording:
         return self._population(keys, groups.of_row, ran.step, ran.time_ns)
 
     def undisturbed(self, warm_up: int) -> float:
-        """The part of the operators' time that is left if each takes as long as the fastest quarter of its kind at most.
+        """The fraction of the operators' time that remains if each takes at most as long as the fastest quarter of its kind.
 
-        Other programs interrupt the longest steps on a busy machine all the time, but most single operators never.
+        On a busy machine, other programs interrupt every long step, but hardly ever a single operator.
         """
         rows = self.ran.operators.span[self.ran.operators.step >= warm_up]
         rows = rows[:: len(rows) // _ENOUGH_SPANS + 1]
@@ -373,7 +373,7 @@ class _Recording:
         return file, function, line, line_text(self.trace, file, line)
 
     def _with_python(self, keys: Sequence[Key], of_span: NDArray[Any], of_share: NDArray[Any]) -> Population:
-        """Operators and the Python between them, by the key of each span and of each share of gaps; only operators are counted."""
+        """Operators and the Python between them, by the key of each span and each share of gaps; counts include only operators."""
         operators, python = self.ran.operators, self.ran.python
         return self._population(
             keys,
@@ -384,7 +384,7 @@ class _Recording:
         )
 
     def _account(self, ledger: ProcessLedger) -> Population:
-        """What the time of the steps was spent on; the rows of a step add up to it."""
+        """The account of the step time; the rows of a step add up to it."""
         cells = ledger.cells
         step = ledger.counted_step[cells.step]
         rows = np.flatnonzero(step >= 0)
@@ -405,7 +405,7 @@ class _Recording:
     def _account_keys(
         self, ledger: ProcessLedger, rows: Rows, line: NDArray[np.int32], first: NDArray[np.int32]
     ) -> list[Key]:
-        """For some cells of the account the kind of their place, what tells that place from others, and what was spent there."""
+        """The keys of some cells of the account: the kind of place, its identity, and the cause or entry."""
         cells, strings, paths = ledger.cells, self.trace.strings, self.trace.column("modules", "path")
         entries, causes = cells.whole_parts(rows)
         is_operator_time = _of_operators(entries, causes).tolist()
@@ -439,7 +439,7 @@ class _Recording:
 
     @cached_property
     def _collective_calls(self) -> list[dict[str, Any]]:
-        """The rows of `collectives` in the steps, each with its step as `at`."""
+        """The rows of `collectives` in the steps, with the step of each as `at`."""
         columns = ["span", "name", "group_size", "bytes", "transfer_ns", "call_ns"]
         calls: list[dict[str, Any]] = collectives(self.trace).select(columns).to_pylist()
         return [one | {"at": int(self.step[one["span"]])} for one in calls if self.ours[one["span"]]]
@@ -452,7 +452,7 @@ class _Recording:
         time_ns: NDArray[Any],
         spans: int | None = None,
     ) -> Population:
-        """Add up by row and step: equal keys are one row, and -1 is none. Only the first `spans` values are counted; None for all."""
+        """Sum by row and step; equal keys are one row, row -1 is skipped. Counts include only the first `spans` values; None for all."""
         row_of: dict[Key, int] = {}
         same = np.array([row_of.setdefault(key, len(row_of)) for key in keys] + [-1], dtype=np.int64)
         row = same[row]
@@ -465,7 +465,7 @@ class _Recording:
     # Counts.
 
     def step_counts(self) -> dict[str, Numbers]:
-        """The counts of each step, of what was recorded."""
+        """The recorded counts of each step."""
         trace, spans = self.trace, self.trace.columns("spans")
         kind = spans["kind"]
         device, launched = self.ran.kernels.span, self.ran.kernels.step
@@ -496,7 +496,7 @@ class _Recording:
         return by_count
 
     def scoped(self, scope: Scope | None) -> dict[str, Numbers]:
-        """The counts in each step of one module, with those in it, or of one operator, or of all: what is not recorded is left out."""
+        """The recorded counts in each step of one module with its submodules, of one operator, or of everything."""
         trace, spans = self.trace, self.trace.columns("spans")
         chosen = self.ours if scope is None else in_scope(trace, scope) & self.ours
         counts = {"operators": self._per_step(self.step[chosen & is_operator(spans["kind"])])}
@@ -526,7 +526,7 @@ class _Recording:
         return (by_step.sizes() if values is None else by_step.sums(values)).astype(np.float64)
 
     def run_counts(self, recompiles: int) -> dict[str, int]:
-        """The counts of the run, of what was recorded."""
+        """The recorded counts of the run."""
         counts = {"recompiles": recompiles}
         breaks = self._graph_breaks()
         if breaks is not None:
@@ -536,12 +536,12 @@ class _Recording:
         return counts
 
     def _graph_breaks(self) -> int | None:
-        """How many places break graphs, as torch says or, in traces of other profilers, by names of functions; None if unknown."""
+        """The number of places with graph breaks, from torch's metrics or, in other profilers' traces, by function names; None if unknown."""
         trace = self.trace
         breaks = trace.columns("graph_breaks")
         if len(breaks) or len(trace.columns("compiles")):
             ours = np.flatnonzero(breaks["process_row"] == self.loop.process).tolist()
-            # A function that breaks them, such as a logger's, may be called from several places.
+            # A function that breaks graphs, such as a logger, may be called from several places.
             return len({breaks["stack"][row] for row in ours})
         functions = np.unique(trace.column("frames", "function")).tolist()
         resumed = [
@@ -551,7 +551,7 @@ class _Recording:
 
 
 def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:
-    """The step of the loop in which each of some blocks of memory, rows of `allocations`, was allocated; -1 outside, and in other processes."""
+    """The step of the loop in which each row of `allocations` was allocated; -1 outside of steps and in other processes."""
     blocks = loop.trace.columns("allocations")
     thread = blocks["thread"][rows]
     process = np.append(loop.trace.column("threads", "process_row"), -1)[thread]
@@ -559,7 +559,7 @@ def steps_of_blocks(loop: Loop, rows: Rows) -> Rows:
 
 
 def in_scope(trace: TraceData, scope: Scope) -> Mask:
-    """Which spans are of a module, or of one in it, or of an operator."""
+    """Spans of a module with its submodules, or of an operator."""
     kind, name = scope
     if kind == "operators":
         return _is_named(trace, name)
@@ -584,12 +584,12 @@ def _memory_by_holder(trace: TraceData) -> dict[Key, int]:
 
 
 def _sizes(dims: str) -> str:
-    """The sizes of the inputs that are tensors, as a person writes them."""
+    """The shapes of the tensor inputs as readable text."""
     sizes = parsed_json(dims)
     return ", ".join(str(size) for size in sizes if size) if isinstance(sizes, list) else dims
 
 
 def _of_operators(entry: Rows, cause: Rows) -> Mask:
-    """Which cells of the account are named after their operator: what it needs, takes besides, or takes for an unknown reason."""
+    """Cells of the account that have the operator's name: its needed time, and slow or unknown time without a cause."""
     is_plain = (entry == Entry.NEEDED) | ((entry == Entry.SLOW) & (cause == Cause.NONE))
     return np.asarray(is_plain | (cause == Cause.NO_INPUTS))

@@ -1,4 +1,4 @@
-"""What differs between two runs: rows of times and counts with their verdicts, as tables, text, HTML and JSON."""
+"""The result of a comparison of two runs: times and counts with verdicts, as tables, text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kinetoscope.model import units
 from kinetoscope.model.arrow import ArrowTable, rows_to_arrow
 
 FASTER, SLOWER, SAME, CANNOT_TELL = "faster", "slower", "same", "cannot tell"
-# Of a row that is known to have changed, much for the row, little for a step.
+# The verdict for a row that certainly changed, but by too little of a step.
 BELOW_MARGIN = "below the margin"
 MORE, FEWER, ADDED, GONE = "more", "fewer", "added", "gone"
 _TABLES = ("times", "counts", "memory")
@@ -36,12 +36,12 @@ _TABLES = ("times", "counts", "memory")
 
 @dataclass(frozen=True)
 class Margins:
-    """When a difference of times counts: it has to meet all three conditions.
+    """The three conditions that a difference of times must meet to count.
 
     Attributes:
-        percent: It is at least this part of a step, in percent.
-        least_ns: It is at least this long, in nanoseconds a step.
-        confidence: How sure it is, between 0 and 1.
+        percent: The smallest difference, in percent of a step.
+        least_ns: The smallest difference, in nanoseconds per step.
+        confidence: The confidence level, between 0 and 1.
     """
 
     percent: float = 1.0
@@ -52,7 +52,7 @@ class Margins:
         """Check the values.
 
         Raises:
-            ArgumentError: One cannot be used.
+            ArgumentError: A value is out of range.
         """
         for name, unit in (("percent", "percent"), ("least_ns", "nanoseconds")):
             value = getattr(self, name)
@@ -64,7 +64,7 @@ class Margins:
             )
 
     def of_step(self, step_ns: float) -> float:
-        """From how many nanoseconds on a difference counts, if a step takes so long."""
+        """The smallest difference that counts, in nanoseconds, for a step of this duration."""
         return max(self.percent / 100 * step_ns, self.least_ns)
 
 
@@ -75,22 +75,22 @@ class Difference:
     Attributes:
         kind: `step`, or one of `part`, `module`, `operator`, `line`, `kernel`, `collective`.
         name: The part, the path of the module, the operator, the function of the line, the kernel, or the collective.
-        base_ns: How long it takes in a step of the base.
-        new_ns: The same in the other run.
-        low_ns: The difference is at least this, as sure as the margins ask; infinite where a side has one recording.
-        high_ns: It is at most this.
-        p: How probable so large a difference is where there is none; not a number where a side has one recording.
-        verdict: `faster`, `slower`, `same`, `below the margin` (it changed, by less of a step than counts) or `cannot tell`.
-        share: How much of the change of the step it explains: 1 for all; None where that is not known to have changed.
-        base_count: How many times it runs in a step of the base, the mean where steps differ; None for parts and steps.
-        new_count: The same in the other run.
-        count_verdict: `more`, `fewer`, `added`, `gone`, `same`, or `cannot tell` where steps differ; empty for parts and steps.
-        detail: The class of a module, the sizes of an operator's inputs, the text of a line.
+        base_ns: Its time in a step of the base.
+        new_ns: Its time in a step of the other run.
+        low_ns: The lower end of the difference's confidence interval; infinite if a side has one recording.
+        high_ns: The upper end.
+        p: The p-value of the difference; NaN if a side has one recording.
+        verdict: `faster`, `slower`, `same`, `below the margin` (changed, but by too little of a step) or `cannot tell`.
+        share: The fraction of the step's change that it explains: 1 for all; None if the step is not known to have changed.
+        base_count: Its calls in a step of the base, the mean if steps differ; None for parts and steps.
+        new_count: Its calls in a step of the other run.
+        count_verdict: `more`, `fewer`, `added`, `gone`, `same`, or `cannot tell` if steps differ; empty for parts and steps.
+        detail: The class of a module, the shapes of an operator's inputs, or the text of a line.
         module: The module of an operator.
         file: The file of a line, as the base names it.
-        line: The line in the other run; in the base where it is there only.
+        line: The line in the other run, or in the base if only the base has it.
         base_line: The line in the base.
-        only: `base` or `new` where the other side does not have it; else empty.
+        only: `base` or `new` if only that side has it; else empty.
     """
 
     kind: str
@@ -114,29 +114,29 @@ class Difference:
 
     @property
     def change_ns(self) -> float:
-        """How much longer it takes in a step."""
+        """The change of its time in a step; above 0 is slower."""
         return self.new_ns - self.base_ns
 
     @property
     def runs_otherwise(self) -> bool:
-        """Whether it runs more or less often, or in one of the runs only."""
+        """Whether its number of calls differs, or only one run has it."""
         return self.count_verdict in (MORE, FEWER, ADDED, GONE) or self.base_count != self.new_count
 
 
 @dataclass(frozen=True)
 class CountDifference:
-    """One count of both runs.
+    """One count in both runs.
 
     Attributes:
-        name: The count, one of `COUNTS`, or for bytes at the memory peak `memory`.
-        base: What a step of the base has, or the base: the median; None where it was not recorded.
-        new: The same of the other run.
-        base_range: The smallest and the largest.
-        new_range: The same of the other run.
-        verdict: `more`, `fewer`, `same`, or `cannot tell` where steps differ so that they overlap, or it was not recorded.
-        holder: For `memory`, who holds it: device, category, module, operator and line.
-        base_mean: The mean of the steps of the base; None where it was not recorded.
-        new_mean: The same of the other run.
+        name: The count, one of `COUNTS`, or `memory` for bytes at the memory peak.
+        base: The median over the steps of the base, or the count of its run; None if not recorded.
+        new: The same for the other run.
+        base_range: The smallest and the largest value.
+        new_range: The same for the other run.
+        verdict: `more`, `fewer`, `same`, or `cannot tell` if the ranges overlap or it was not recorded.
+        holder: For `memory`, the holder: device, category, module, operator and line.
+        base_mean: The mean over the steps of the base; None if not recorded.
+        new_mean: The same for the other run.
     """
 
     name: str
@@ -151,19 +151,19 @@ class CountDifference:
 
     @property
     def usual(self) -> tuple[float | None, float | None]:
-        """What a step of both has: the number that all steps of a side have, or the median, or the mean where steps overlap but differ."""
+        """The typical count of both sides: the medians, or the means if the verdict is `cannot tell`."""
         return (self.base_mean, self.new_mean) if self.verdict == CANNOT_TELL else (self.base, self.new)
 
 
 def time_verdict(change: float, low: float, high: float, least: float, *, sure: bool) -> str:
-    """What a difference of times means.
+    """The verdict on a difference of times.
 
     Args:
         change: The difference; above 0 is slower.
         low: The lower end of its confidence interval.
         high: The upper end.
-        least: Differences count from here on.
-        sure: Whether there is one beyond doubt.
+        least: The smallest difference that counts.
+        sure: Whether the difference is statistically significant.
     """
     if sure and abs(change) >= least:
         return SLOWER if change > 0 else FASTER
@@ -171,15 +171,15 @@ def time_verdict(change: float, low: float, high: float, least: float, *, sure: 
 
 
 def step_difference(bootstrap: Bootstrap, margins: Margins, rate: float) -> tuple[Difference, float]:
-    """How much a step differs between two sides.
+    """The difference of the step time between two sides.
 
     Args:
         bootstrap: The two sides.
-        margins: When the difference counts.
-        rate: How many of the verdicts may be false alarms.
+        margins: The conditions for a difference to count.
+        rate: The accepted rate of false alarms.
 
     Returns:
-        The difference, and half the width of the confidence interval of the logarithm of the ratio; infinite where it is unknown.
+        The difference, and half the width of the confidence interval of the ratio's logarithm; infinite if unknown.
     """
     estimate = bootstrap.estimate_step()
     width, ratio, p = (
@@ -199,7 +199,7 @@ class Side:
     """The recordings of one run.
 
     Attributes:
-        runs: What each did.
+        runs: The measurements of each recording.
     """
 
     runs: Sequence[Run]
@@ -211,21 +211,21 @@ class Side:
 
     @cached_property
     def steps(self) -> int:
-        """How many steps count."""
+        """The number of steps that count."""
         return sum(len(run.counted) for run in self.runs)
 
     @property
     def left_out(self) -> int:
-        """How many steps were left out as warm-up."""
+        """The number of steps excluded as warm-up."""
         return sum(run.warm_up for run in self.runs)
 
     @cached_property
     def series(self) -> Series:
-        """Its steps."""
+        """The step times of this side."""
         return Series.of([run.step_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
 
     def held(self, holder: Key) -> Numbers:
-        """How many bytes a holder has at the peak of each recording."""
+        """The bytes of a holder at the peak of each recording."""
         return np.array([run.memory.get(holder, 0) for run in self.runs], float)
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,22 +235,22 @@ class Side:
 
 @dataclass(eq=False)
 class Comparison:
-    """What differs between two runs.
+    """The differences between two runs.
 
     Attributes:
         base: The recordings of the base.
         new: The recordings of the other run.
-        margins: When a difference of times counts.
+        margins: The conditions for a difference of times to count.
         whole: The time of a step.
-        differences: The times of everything else, of each kind what changed most first.
+        differences: The times of all other rows, largest change first within each kind.
         counts: The counts of both runs.
-        memory: The memory of each holder at the peak, what changed most first.
-        fraction: Which part of the steps the times are means of, the fastest.
-        in_turn: Whether the recordings of both sides took turns, and are compared in pairs.
-        row_step_ns: How long a step of the base takes if it is as little disturbed as its rows: what the margin of a row is a part of.
-        reason: Why there is no better verdict; empty where there is one.
-        net_of_rows_ns: Where the step itself is too noisy, and its verdict is that of its rows: what these come to; else None.
-        explanation: What the difference of a step is spent on; None where the recordings were measured without their account.
+        memory: The memory of each holder at the peak, largest change first.
+        fraction: The fraction of steps, the fastest ones, over which times are averaged.
+        in_turn: Whether the recordings of both sides alternated and are compared in pairs.
+        row_step_ns: The time of a step of the base if it were as little disturbed as its rows: the base of the margin of rows.
+        reason: Why there is no better verdict; empty if there is one.
+        net_of_rows_ns: The sum over the changed rows, if the step itself is too noisy and they decide its verdict; else None.
+        explanation: The causes of the difference; None if the recordings were measured without their account.
     """
 
     base: Side
@@ -269,38 +269,38 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Whether a step of the other run is `faster`, `slower`, the `same`, or one `cannot tell`."""
+        """The verdict on a step of the other run: `faster`, `slower`, `same` or `cannot tell`."""
         return self.whole.verdict
 
     @property
     def confirmed(self) -> bool:
-        """Whether there are several recordings of each run, without which no difference of times is known."""
+        """Whether there are several recordings of each run, as any verdict on times requires."""
         return min(len(self.base.runs), len(self.new.runs)) > 1
 
     @property
     def changed(self) -> list[Difference]:
-        """The rows that take longer or less."""
+        """The rows that are faster or slower."""
         return [row for row in self.differences if row.verdict in (FASTER, SLOWER)]
 
     @property
     def changed_counts(self) -> list[CountDifference]:
-        """The counts that are not the same."""
+        """The counts that are higher or lower."""
         return [row for row in self.counts if row.verdict in (MORE, FEWER)]
 
     @property
     def why(self) -> str:
-        """What the largest parts of the difference of a step are spent on, in a sentence; empty where the step is not known to differ."""
+        """A sentence on the main causes of the difference of a step; empty if the step is not known to differ."""
         return self.explanation.sentence if self.explanation is not None and self.differs else ""
 
     @property
     def losses(self) -> list[str]:
-        """What the recordings lost, a sentence for each that lost something."""
+        """One sentence for each recording that lost data."""
         runs = (*self.base.runs, *self.new.runs)
         return [f"{run.name}: {run.losses}" for run in runs if run.losses]
 
     @property
     def noun(self) -> str:
-        """What is compared: `step`, or `request` where both runs have no steps."""
+        """The unit of the comparison: `step`, or `request` if both runs have no steps."""
         return noun_of(*self.base.runs, *self.new.runs)
 
     @property
@@ -312,7 +312,7 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether a step differs by as much as counts, whether or not that is sure."""
+        """Whether a step differs by enough to count, significant or not."""
         large = abs(self.whole.change_ns) >= self.margins.of_step(self.whole.base_ns)
         return self.verdict in (FASTER, SLOWER) or (self.verdict == CANNOT_TELL and large)
 
@@ -335,7 +335,7 @@ class Comparison:
         return rows_to_arrow("comparison", rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as values that JSON has, with stable keys."""
+        """Everything as JSON-compatible values with stable keys."""
         return {
             "verdict": self.verdict,
             "headline": headline(self),
@@ -358,24 +358,24 @@ class Comparison:
         }
 
     def to_json(self) -> str:
-        """`to_dict` as a JSON text; a number that is not finite is null."""
+        """`to_dict` as JSON text; numbers that are not finite become null."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_text(self, rows: int = 10, width: int = UNLIMITED) -> str:
         """The comparison as plain text.
 
         Args:
-            rows: The most rows of each kind; 0 for all that changed.
-            width: The width of its lines: sentences are broken, and tables leave out columns and say which.
+            rows: The largest number of rows of each kind; 0 for all that changed.
+            width: The line width: sentences wrap, and tables drop columns and say which.
         """
         return "\n".join(plain_lines(as_blocks(self, rows), width))
 
     def to_brief_text(self, rows: int = 3, width: int = UNLIMITED) -> str:
-        """The verdict, what the difference of a step is spent on, and the counts of a step, as plain text.
+        """The verdict, the causes of a step's difference, and the counts of a step, as plain text.
 
         Args:
-            rows: The most parts of the difference; 0 for all.
-            width: The width of its lines.
+            rows: The largest number of parts of the difference; 0 for all.
+            width: The line width.
         """
         tables = (*_explanation_tables(self, rows)[:1], *_count_tables(self)[:1])
         return "\n".join(plain_lines([*_verdict(self), *tables], width))
@@ -421,7 +421,7 @@ TITLES = {
 }
 _COUNT_HEADINGS = ("base", "new", "change", "")
 HEADINGS = ("base", "new", "change", "of itself", "of {noun}", "share", "count", "")
-# What a narrow terminal leaves out, in this order: the change and the new value say the same.
+# The columns that a narrow terminal drops, in this order; other columns imply their values.
 _DISPENSABLE = ("share", "count", "of itself", "base", "new")
 _WIDEST = 60
 # Said where an undisturbed step is shorter than this part of it.
