@@ -1,6 +1,6 @@
-"""The trace of a rank reduced to a fixed size, and the job that the summaries of all ranks describe."""
+"""Summaries: the trace of each rank reduced to a fixed size, and the analysis of a job from those of all ranks."""
 
 SUFFIX = ".parquet"
-"""How the name of a summary ends."""
+"""The file name suffix of summaries."""
 
 __all__ = ["communication", "job", "lateness", "summary"]

@@ -1,4 +1,4 @@
-"""The clocks of all ranks of a job on one axis, from their collectives, their barriers, and the clocks of their machines."""
+"""Align the clocks of all ranks of a job by collectives, barriers, and the clocks of their machines."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def clocks(sections: Sections) -> pyarrow.Table:
 
 
 def aligned(sections: Sections) -> Aligned:
-    """Align all ranks at once; those of one machine by its clock."""
+    """Align all ranks at once; ranks of one machine by its clock."""
     return align(_visits(sections), _machines(sections), sections.identity("duration_ns"))
 
 
 def recorded_apart(sections: Sections) -> Rows:
-    """The rows of ranks that were recorded before or after the others of their machine, and at no time together with these."""
+    """The rows of ranks whose recording does not overlap those of the other ranks of their machine."""
     machine, offset_ns, _ = _machines(sections)
     end_ns = offset_ns + sections.identity("duration_ns")
     apart: list[int] = []
@@ -62,7 +62,7 @@ def _machines(sections: Sections) -> Machines:
 
 
 def _visits(sections: Sections) -> Visits:
-    """Which rank was at which barrier and collective, on the axis of each."""
+    """The barriers and collectives of each rank, in the rank's own time."""
     met = sections.meetings
     start, duration = (sections.numbers("collectives", name) for name in ("start_ns", "duration_ns"))
     # Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.

@@ -1,4 +1,4 @@
-"""What communication costs a job: by process group, by pair of ranks, and along the dimensions in which ranks are arranged."""
+"""The cost of communication in a job: by process group, by pair of ranks, and along the dimensions of parallelism."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kinetoscope.summaries.lateness import exposed_by_step
 from kinetoscope.summaries.sections import Group, Sections
 from kinetoscope.tables.device.collectives import bus_factor
 
-# Words in the descriptions of process groups, as torch's meshes, Megatron and DeepSpeed write them.
+# Words in the descriptions of process groups by torch's device meshes, Megatron and DeepSpeed.
 _DIMENSIONS = {
     "tp": "TP", "tensor": "TP", "dp": "DP", "data": "DP", "ddp": "DP", "fsdp": "DP", "hsdp": "DP", "pp": "PP", "pipeline": "PP",
     "pipe": "PP", "ep": "EP", "expert": "EP", "cp": "CP", "context": "CP",
 }  # fmt: skip
-# What libraries call groups that nobody has described.
+# Libraries' names for groups without a description.
 _UNDESCRIBED = frozenset({"", "undefined", "default_pg"})
 _LEAST_LINKS = 3
 
 
 def dimension_of(group: Group, world: int) -> str:
-    """The dimension of the job that a process group belongs to; empty for that of all ranks, or of one."""
+    """The parallel dimension of a process group; empty for a group of all ranks or of one."""
     if group.description.lower() not in _UNDESCRIBED:
         words = re.split(r"[^a-z]+", group.description.lower())
         dimensions = dict.fromkeys(_DIMENSIONS[word] for word in words if word in _DIMENSIONS)
@@ -47,12 +47,12 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
     cells = Groups.by([of_record, names])
     cell, first = cells.of_row, cells.first
     duration, size = (sections.numbers("collectives", name) for name in ("duration_ns", "bytes"))
-    # How long each took once all were there; of what no other rank is known to have run, all that it took.
+    # The transfer time once all ranks were there; the full duration if no other rank's call is known.
     transfer = duration.copy()
     transfer[meetings.rows] = meetings.shortest_ns[meetings.place]
     split = mask_of(cell[meetings.rows], len(first))
     row = sections.rows("collectives").astype(np.int64)
-    # Steps of a rank in which it is: over these, means are comparable to step times.
+    # The steps of a rank that contain it: means over these are comparable to step times.
     by_step = Groups.by([cell, row, sections.numbers("collectives", "step")])
     exposed = sections.exposed_ns(by_step.of_row)
     steps = Groups(cell[by_step.first], len(cells)).sizes()
@@ -92,7 +92,7 @@ def exposed_communication(sections: Sections) -> pyarrow.Table:
 
 
 def links(sections: Sections) -> pyarrow.Table:
-    """Return the table `links`; without rows where no two ranks communicated with each other alone."""
+    """Return the table `links`; empty if no two ranks communicated in pairs."""
     rank, peer, record, transfer = (
         np.concatenate(pair)
         for pair in zip(_groups_of_two(sections), _sends_and_receives(sections), strict=True)
@@ -102,7 +102,7 @@ def links(sections: Sections) -> pyarrow.Table:
     count, first = pairs.sizes(), pairs.first
     size = pairs.medians(np.maximum(sections.numbers("collectives", "bytes")[record], 0))
     time_ns = pairs.medians(transfer)
-    # Sizes of the same power of two are compared.
+    # Compare messages with sizes in the same power of two.
     alike = Groups.by([names[first], np.frexp(size.astype(np.float64))[1]])
     usual = np.where(alike.sizes() < _LEAST_LINKS, np.nan, alike.medians(time_ns))[alike.of_row]
     row, peer_row = np.searchsorted(sections.ranks, [rank[first], peer[first]])
@@ -127,7 +127,7 @@ def links(sections: Sections) -> pyarrow.Table:
 
 
 def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
-    """The collectives of groups of two: both ranks, a record, and how long the transfer took once both were there."""
+    """The collectives of groups of two: both ranks, a record, and the transfer time once both were there."""
     meetings = sections.matched
     chosen = np.flatnonzero((sections.group_sizes[meetings.first] == 2) & (meetings.count == 2))
     begin = np.append(0, np.cumsum(meetings.count))[chosen].astype(np.int64)
@@ -136,7 +136,7 @@ def _groups_of_two(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
 
 
 def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
-    """The sends whose receives were recorded too: sender, receiver, the record of the send, and the shorter of the two transfers."""
+    """The sends with a recorded receive: sender, receiver, the record of the send, and the shorter of the two transfer times."""
     rank = sections.ranks[sections.rows("collectives")]
     peer, step = sections.numbers("collectives", "peer"), sections.numbers("collectives", "step")
     sent, received = (sections.is_named(name) & (peer >= 0) for name in ("send", "recv"))
@@ -145,7 +145,7 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
     keys = [np.where(outward, rank[record], peer[record]), np.where(outward, peer[record], rank[record])]
     keys += [sections.groups[1][record], step[record]]
     series = Groups.by(keys).of_row
-    # In order of time on either side, where both sides have equally many.
+    # Match by order of time if both sides have equally many.
     order = np.lexsort((sections.numbers("collectives", "start_ns")[record], outward, series))
     record, outward, series = record[order], outward[order], series[order]
     count = int(series.max(initial=-1)) + 1
@@ -159,9 +159,9 @@ def _sends_and_receives(sections: Sections) -> tuple[Rows, Rows, Rows, Rows]:
 
 
 def _both_there_ns(sections: Sections, record: Rows, other: Rows) -> Rows:
-    """How long two records of `collectives` overlap at most, as far as clocks tell; the largest number where these are not aligned, or nothing overlaps.
+    """The longest possible overlap of two records of `collectives`; the largest integer if clocks are not aligned or nothing overlaps.
 
-    A backend such as gloo has a send last until the program waits for it, long after the receiver has the message.
+    With a backend such as gloo, a send lasts until the program waits for it, long after the receiver has the message.
     """
     longest = np.full(len(record), np.iinfo(np.int64).max)
     if len(record) == 0:
@@ -178,14 +178,14 @@ def _both_there_ns(sections: Sections, record: Rows, other: Rows) -> Rows:
     begin = np.maximum(*(at(record, start[record]) for record in sides))
     end = np.minimum(*(at(record, start[record] + duration[record]) for record in sides))
     error_ns = clocks.error_ns[row[record]] + clocks.error_ns[row[other]]
-    # A small message can be sent before its receive begins; where clocks are not aligned, these are no numbers.
+    # A small message can be sent before its receive begins; without aligned clocks these are NaN.
     overlap = end > begin
     longest[overlap] = (end - begin + error_ns)[overlap]
     return longest
 
 
 def coordinates_of(sections: Sections) -> dict[str, Rows]:
-    """For each dimension of the job the place of each rank in its group, -1 for a rank that is in none."""
+    """For each dimension of the job the index of each rank in its group, -1 if it is in none."""
     coordinates: dict[str, Rows] = {}
     for group in sorted(sections.known_groups, key=lambda group: len(group.ranks)):
         dimension = dimension_of(group, sections.world_size)
@@ -198,7 +198,7 @@ def coordinates_of(sections: Sections) -> dict[str, Rows]:
 
 
 def coordinates(sections: Sections) -> pyarrow.Table:
-    """Return the table `coordinates`; without rows where the process groups are not known, or have all ranks."""
+    """Return the table `coordinates`; empty if the process groups are unknown or contain all ranks."""
     of_rank: dict[str, Rows] = {"step_ns": sections.step_ns}
     of_rank |= {name: sections.usual_of_steps(name) for name in PARTS}
     of_rank |= {"exposed_ns": sections.usual(*exposed_by_step(sections)), "late_ns": sections.late_ns}

@@ -1,9 +1,9 @@
-"""Where many traces are reduced: in this process, in several processes of this machine, on Dask, or on Ray.
+"""Engines that reduce many traces: this process, several processes of this machine, Dask, or Ray.
 
-An engine is a map: it decides what runs where, brings the results back as they come, and runs again what died with its worker. This package schedules nothing itself.
+An engine is a parallel map: it places the work, yields results as they complete, and retries work that died with its worker.
 
-It applies a function that can be pickled, and imported where it runs, to items, and yields the place of each with its result, or with what failed. `workers` is how many
-processes this machine starts at most; `address` is that of a cluster that runs already, None to start one here.
+It applies a function to items and yields the index of each with its result or its failure. The function must be picklable and importable on the workers. `workers` is the
+largest number of processes on this machine; `address` is that of a running cluster, None to start one here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 Outcome = tuple[int, Result | Exception]
 
 TOGETHER = 3
-"""How often items run beside others before the one that kills its process is looked for."""
+"""After this many rounds with a dying process, items run one by one to find the one that kills it."""
 
 
 def here(
     function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
-    """One item after the other, in this process."""
+    """Process one item after the other in this process."""
     for index, item in enumerate(items):
         try:
             outcome: Result | Exception = function(item)
@@ -37,7 +37,7 @@ def here(
 def processes(
     function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
-    """Processes of this machine. One that dies, such as for lack of memory, takes no other item with it."""
+    """Use processes of this machine. If one dies, for example out of memory, no other item is lost."""
     left = dict(enumerate(items))
     for _ in range(TOGETHER):
         if not left:
@@ -53,15 +53,15 @@ def processes(
 def _pooled(
     function: Callable[[str], Result], items: dict[int, str], workers: int
 ) -> Iterator[Outcome[Result]]:
-    """What came of some items, without those that were waiting or running when a process died."""
+    """The outcomes of some items, except those waiting or running when a process died."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
-    # Not a fork: threads of this process, such as Arrow's, would be missing in it.
+    # Not a fork, which would lack the threads of this process, such as Arrow's.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        # A pool is broken at once if a process dies while items are still handed to it.
+        # Submitting fails as soon as a process has died.
         index_of = {}
         with suppress(BrokenProcessPool):
             for index, item in items.items():
@@ -80,7 +80,7 @@ def _pooled(
 def dask(
     function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
-    """A Dask cluster: that at `address` (`tcp://host:8786`), or one of processes of this machine."""
+    """Use a Dask cluster: the one at `address` (`tcp://host:8786`), or a new one on this machine."""
     with needed(_MISSING.format("dask")):
         from distributed import Client, KilledWorker, LocalCluster, as_completed
     with ExitStack() as opened:
@@ -89,7 +89,7 @@ def dask(
             started = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
             cluster = opened.enter_context(started)
         client = opened.enter_context(Client(cluster, set_as_default=False))
-        # Dask runs again what was lost with a worker, several times; items that raise are not tried again.
+        # Dask retries work that was lost with a worker several times, but not items that raise.
         futures = client.map(function, items, pure=False)
         index_of = {future.key: index for index, future in enumerate(futures)}
         suspects: dict[int, Exception] = {}
@@ -100,7 +100,7 @@ def dask(
             else:
                 yield index_of[future.key], future.result() if failure is None else failure
             future.release()
-        # Dask blames all that a dead worker had been given. Of several, each shows alone whether it was the one.
+        # Dask blames all items of a dead worker: run suspects alone to find the one that kills it.
         for index, failure in suspects.items():
             again = client.submit(function, items[index], pure=False) if len(suspects) > 1 else None
             yield index, failure if again is None else again.exception() or again.result()
@@ -109,13 +109,13 @@ def dask(
 def ray(
     function: Callable[[str], Result], items: Sequence[str], workers: int, address: str | None
 ) -> Iterator[Outcome[Result]]:
-    """A Ray cluster: that at `address` (`auto`, `ray://host:10001`), or one of processes of this machine."""
+    """Use a Ray cluster: the one at `address` (`auto`, `ray://host:10001`), or a new one on this machine."""
     with needed(_MISSING.format("ray")):
         import ray as cluster
     started_here = not cluster.is_initialized()
     if started_here:
         if address is None:
-            # A cluster for one command reports nothing to anybody.
+            # Disable usage reports of a cluster that exists for one command.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         cluster.init(
             address, num_cpus=None if address else workers, include_dashboard=False, log_to_driver=False
@@ -156,12 +156,12 @@ def outcomes(
     Args:
         engine: Its name, one of `ENGINES`.
         function: The function.
-        items: What it is applied to.
-        workers: How many processes this machine starts at most; None for one for each processor.
-        address: The address of a cluster that runs already; None to start one here.
+        items: Its arguments.
+        workers: The largest number of processes on this machine; None for one per CPU.
+        address: The address of a running cluster; None to start one here.
 
     Raises:
-        ArgumentError: There is no such engine, or it has no cluster, or there are too few workers.
+        ArgumentError: Unknown engine, an address for an engine without cluster, or too few workers.
     """
     checked_choice("engine", engine, tuple(ENGINES))
     if address is not None and engine not in ("dask", "ray"):

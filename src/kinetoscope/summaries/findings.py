@@ -1,4 +1,4 @@
-"""Jobs: what makes a job of many ranks slow, in words, from the summaries of its ranks."""
+"""The findings on a job: why it is slow, from the summaries of its ranks."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ SLOW_LINK = Rule(
 
 
 def examine_job(sections: Sections) -> Report:
-    """Say what makes a job slow: at most seven findings, the largest possible gain first.
+    """Find why a job is slow: at most seven findings, the largest possible gain first.
 
-    Shares and gains are of the steps of the median rank.
+    Shares and gains refer to the steps of the median rank.
     """
     steps = sections.counts("steps")
     step_ns = int(np.median(sections.step_ns[steps > 0])) if steps.any() else 0
@@ -70,7 +70,7 @@ def examine_job(sections: Sections) -> Report:
 
 
 def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[int]]:
-    """The hosts and ranks for which the others wait and without which, as a replay says, most is gained; and all these ranks."""
+    """The late hosts and ranks whose lateness costs the most in a replay, and all these ranks."""
     matches: list[Match] = []
     late: list[int] = []
     gained = 0.0
@@ -85,7 +85,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     percents = {row["rank"]: gain_without(sections, [row["rank"]]) for row in rows}
     rows.sort(key=lambda row: -(percents[row["rank"]] or 0.0))
     for row in rows:
-        # Whoever is late because it waits for one of those before, or is slow beside it, is not named, too.
+        # Do not name a rank that is late only because of the ranks already named.
         together = gain_without(sections, [*late, row["rank"]]) or 0.0
         if len(matches) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
             continue
@@ -108,7 +108,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
 
 
 def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Match | None:
-    """Ranks of which now one and now another is late: what remains without those that always are."""
+    """Lateness that alternates between ranks: what remains without the ranks that are always late."""
     everything = gain_without(sections, sections.ranks) or 0.0
     gain = everything - ((gain_without(sections, late) or 0.0) if late else 0.0)
     return Match(time_ns=0.01 * gain * whole_ns) if gain >= everything / 2 else None
@@ -122,7 +122,7 @@ def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
         return None
     most = int(rows[np.argmax(computed[rows])])
     more_ns = gain_ns = float(computed[most] - computed[rows].mean())
-    # What it has to do more may be hidden behind what others do.
+    # Its additional work may be hidden behind the work of others.
     rank, median_ns = int(sections.ranks[most]), float(np.median(computed[rows]))
     if (gain := gain_without(sections, [rank])) is not None:
         gain_ns = min(gain_ns, 0.01 * gain * step_ns)
@@ -146,7 +146,7 @@ def _slow_link(sections: Sections, whole_ns: int) -> Match | None:
 
 
 def _exposed(sections: Sections, step_ns: int, steps: int) -> Match | None:
-    """Communication that steps wait for; on the host nothing could hide it."""
+    """Communication that steps wait for. On the host nothing could hide it."""
     if all(device in ("", "cpu") for device in sections.summaries["device"].to_pylist()):
         return None
     parts = {
@@ -161,7 +161,7 @@ def _exposed(sections: Sections, step_ns: int, steps: int) -> Match | None:
     if most["waited_ns"] is not None and most["total_ns"] > 0:
         late = units.percent(most["waited_ns"], most["total_ns"])
         mostly += f", {late} of which is waiting for late ranks"
-    # What is waiting for late ranks is gained where these are not late, and not by less communication.
+    # Waiting for late ranks is not gained by less communication.
     with_waits = [row for row in rows if row["waited_ns"] is not None and row["total_ns"] > 0]
     total = sum(row["total_ns"] for row in rows)
     waiting = sum(row["waited_ns"] for row in with_waits) / total if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The summaries of all ranks of a job, side by side: who was late, and why."""
+"""A job: the summaries of all its ranks, which rank was late, and why."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from kinetoscope.summaries.sketch import Sketches
 from kinetoscope.summaries.summary import SECTIONS, file_name, summarized
 from kinetoscope.tables.step_kinds import most_of
 
-# What a row of the table `ranks` can be of: a rank, or its steps of a kind.
+# The rows of the table `ranks`: one per rank, or one per rank and kind of steps.
 _BY = ("rank", "kind")
 
 _NAMED = 8
-# Of so many stragglers it is estimated what a step would take without each.
+# The number of stragglers for which the step time without each is estimated.
 _REPLAYED = 7
 
 
@@ -49,7 +49,7 @@ class Job:
         """Take summaries of one job.
 
         Raises:
-            ArgumentError: There are none, or two of one rank.
+            ArgumentError: There are none, or two for one rank.
         """
         self.sections = summaries if isinstance(summaries, Sections) else Sections([summaries])
         self.summaries = self.sections.summaries
@@ -59,11 +59,11 @@ class Job:
         """Read summaries.
 
         Args:
-            paths: Files that `summarize` wrote, or folders whose `.parquet` files are such.
+            paths: Files that `summarize` wrote, or folders with such `.parquet` files.
 
         Raises:
-            ArgumentError: There are none, or two of one rank.
-            FormatError: None of the files is a summary. If some are, `notes` says what is wrong with the others.
+            ArgumentError: There are none, or two for one rank.
+            FormatError: None of the files is a summary. If some are, `notes` has the problems of the others.
             OSError: A file cannot be read.
         """
         files: list[Path] = []
@@ -76,7 +76,7 @@ class Job:
         return len(self.sections)
 
     def section(self, name: str) -> pa.Table:
-        """Return a section of all ranks as a table: the columns of `SECTIONS` behind `rank`.
+        """Return a section of all ranks as a table: `rank` and the columns of `SECTIONS`.
 
         Raises:
             ArgumentError: There is no such section.
@@ -87,12 +87,12 @@ class Job:
 
     @cached_property
     def report(self) -> Report:
-        """What makes the job slow: at most seven findings, the largest possible gain first, of the steps of the median rank."""
+        """The findings on the job: at most seven, the largest possible gain first, for the steps of the median rank."""
         return examine_job(self.sections)
 
     @cached_property
     def notes(self) -> list[str]:
-        """What is wrong with the summaries as those of one job, in sentences: damaged files, ranks without one, and ranks of another time."""
+        """Sentences on problems of the summaries: damaged files, missing ranks, and ranks recorded at another time."""
         ranks = self.sections.ranks
         missing = (
             np.setdiff1d(np.arange(self.sections.world_size), ranks) if (ranks >= 0).all() else ranks[:0]
@@ -110,46 +110,46 @@ class Job:
         return sentences
 
     def findings(self) -> pa.Table:
-        """Return what makes the job slow as a table, with the columns of `findings` of a trace."""
+        """Return the findings on the job as a table, with the columns of a trace's `findings`."""
         return table_of(self.report)
 
     def clocks(self) -> pa.Table:
-        """Return the table `clocks`: how the clock of each rank is aligned with that of a reference, and how far its times may be off."""
+        """Return the table `clocks`: the alignment of each rank's clock with a reference, and its possible error."""
         return clocks(self.sections)
 
     def collective_arrivals(self) -> pa.Table:
-        """Return the table `collective_arrivals`: for each collective the rank that arrived last, and how long the others waited."""
+        """Return the table `collective_arrivals`: for each collective the last rank to arrive, and how long the others waited."""
         return lateness.collective_arrivals(self.sections)
 
     def stragglers(self) -> pa.Table:
-        """Return the table `stragglers`: the ranks for which the others wait, and what takes them longer."""
+        """Return the table `stragglers`: the ranks that others wait for, and the part of the step that makes them late."""
         return lateness.stragglers(self.sections)
 
     def without_lateness(self) -> pa.Table:
-        """Return the table `without_lateness`: how long a step would take if no rank were late, or one of the worst stragglers were not."""
+        """Return the table `without_lateness`: the step time if no rank were late, or if one of the worst stragglers were not."""
         worst = self.stragglers()["rank"].to_pylist()[:_REPLAYED]
         return lateness.without_lateness(self.sections, worst)
 
     def exposed_communication(self) -> pa.Table:
-        """Return the table `exposed_communication`: what each collective of each process group costs, the wait for late ranks apart."""
+        """Return the table `exposed_communication`: the cost of each collective by process group, with waiting for late ranks separate."""
         return communication.exposed_communication(self.sections)
 
     def links(self) -> pa.Table:
-        """Return the table `links`: pairs of ranks that communicated with each other alone, and how fast."""
+        """Return the table `links`: pairs of ranks that communicated with each other, and their speed."""
         return communication.links(self.sections)
 
     def coordinates(self) -> pa.Table:
-        """Return the table `coordinates`: ranks by their places along TP, DP, PP, EP and CP."""
+        """Return the table `coordinates`: ranks by their positions along TP, DP, PP, EP and CP."""
         return communication.coordinates(self.sections)
 
     def ranks(self, by: str = "rank") -> pa.Table:
-        """Return the table `ranks`: each rank's steps, their parts, and how late it usually is.
+        """Return the table `ranks`: each rank's step time, its parts, and its usual lateness.
 
         Args:
-            by: `rank` for one row for each; `kind` for one for its steps of each kind, see `step_kinds`.
+            by: `rank` for one row per rank; `kind` for one row per rank and kind of steps, see `step_kinds`.
 
         Raises:
-            ArgumentError: Another value of `by`.
+            ArgumentError: `by` has another value.
         """
         checked_choice("by", by, _BY)
         sections = self.sections
@@ -161,7 +161,7 @@ class Job:
         rank, kind = rank[order], kind[order]
 
         def usual(rows: Rows, steps: Rows, values: Rows) -> Rows:
-            """What a step of each row of the table usually has."""
+            """The usual value in a step, for each row of the table."""
             if by == "rank":
                 return sections.usual(rows, steps, values)
             kind_of_record = sections.at_steps(rows, steps, of_step)
@@ -199,14 +199,14 @@ class Job:
         }
         columns |= {name: usual(records, steps, sections.numbers("steps", name)) for name in PARTS}
         table = to_arrow("job: ranks", columns)
-        # It may be -1, which is null elsewhere.
+        # Here -1 can be a value, not null.
         alone = ~np.isin(rank, less[0])
         column = table.schema.get_field_index("holds_up_ns")
         held = number_array(columns["holds_up_ns"], absent=alone)
         return table.set_column(column, table.schema.field(column), held)
 
     def step_kinds(self) -> pa.Table:
-        """Return the table `step_kinds`: the kinds of steps of the job, those with most time first."""
+        """Return the table `step_kinds`: the kinds of steps of the job, most total time first."""
         operators, kind = self.sections.kinds
         rows, duration = self.sections.rows("steps"), self.sections.numbers("steps", "duration_ns")
         cells, by_kind = Groups.by([rows, kind]), Groups(kind, len(operators))
@@ -277,24 +277,24 @@ def summarize(
     """Reduce the traces of the ranks of a job to one small file each.
 
     Args:
-        sources: The traces, in any format that `kinetoscope.open` reads, also URLs. A worker has one at a time in memory.
-        output: The folder for the summaries; it is made if needed. Files of the same ranks in it are replaced.
+        sources: The traces, in any format that `kinetoscope.open` reads, also URLs. A worker holds one at a time in memory.
+        output: The folder for the summaries, created if needed. Files of the same ranks are replaced.
         progress: Called with each source when it is done.
-        engine: Where the work is done: `here` (one after the other, in this process), `processes` of this machine (a script that uses
-            it needs `if __name__ == "__main__":`), `dask` or `ray`. Where a worker runs, Kinetoscope must be installed, and the sources
-            must be readable; the summaries come back here.
-        workers: How many processes to start on this machine; None for one for each processor.
-        address: Of a Dask or Ray cluster that is running; None to start one on this machine.
+        engine: Where the work runs: `here` (sequentially, in this process), `processes` of this machine (a script then needs
+            `if __name__ == "__main__":`), `dask` or `ray`. Workers need Kinetoscope and access to the sources; the summaries
+            come back to this process.
+        workers: The number of processes on this machine; None for one per CPU.
+        address: The address of a running Dask or Ray cluster; None to start one on this machine.
 
     Returns:
-        The job that these summaries describe.
+        The job of these summaries.
 
     Raises:
         ArgumentError: There are no sources, two have the same rank, or an argument cannot be used.
-        FormatError: The only source is no trace.
+        FormatError: The only source is not a trace.
         MissingDependencyError: The engine's package is not installed.
         OSError: The only source cannot be read, or a file cannot be written.
-        StateError: Of several sources, some could not be read; the summaries of the others were written.
+        StateError: Some of several sources could not be read; the summaries of the others were written.
     """
     folder = Path(output)
     if folder.exists() and not folder.is_dir():

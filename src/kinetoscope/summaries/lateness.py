@@ -1,6 +1,6 @@
-"""Which ranks arrive late at collectives, how late, what takes them longer, and how long steps would take if they were not.
+"""Ranks that arrive late at collectives: how late, why, and the step time without their lateness.
 
-Lateness compares no clocks: ranks leave a collective together, so one whose transfer took shorter arrived later.
+Lateness needs no clock comparison: ranks leave a collective together, so a rank with a shorter transfer arrived later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.sections import Sections
 
-# What a rank does itself before it arrives at a collective; the rest of a step is waiting, for others among it.
+# A rank's own work before it arrives at a collective; the rest of a step is waiting, including for other ranks.
 _OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
 _NETWORK = "network"
 
@@ -45,8 +45,8 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
 def stragglers(sections: Sections) -> pyarrow.Table:
     """Return the table `stragglers`.
 
-    A rank is one if it waits for others notably less than these do (a robust score that chance seldom reaches), by at least 1 % of a step: in most steps, and in each
-    third of them, or in single ones if these come to 1 % of all. Of few steps, none is: two ranks need nine of them, eight ranks four. A rank that is late with others because it waited for them is none.
+    A straggler waits for other ranks clearly less than these do (by a robust score that chance seldom reaches) and by at least 1 % of a step: in most steps and in each third of
+    them, or in single steps that add up to 1 % of all. Few steps are not enough: two ranks need nine steps, eight ranks four. A rank that is late because it waited for another late rank is no straggler.
     """
     row, step, late = less_waiting(sections)
     ranks_late = late_ranks(row, step, late, sections.step_ns)
@@ -68,14 +68,14 @@ def stragglers(sections: Sections) -> pyarrow.Table:
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
-    """The hosts of several ranks that are all late in most steps, the worst first: the host, its ranks, and how late the first to arrive is in a step."""
+    """The hosts whose ranks are all late in most steps, the worst first: the host, its ranks, and the lateness of its first rank per step."""
     of_rows = np.array(sections.summaries["host"].to_pylist(), dtype=str)
     hosts, host_of_row = np.unique(of_rows, return_inverse=True)
     if len(hosts) < 2 or len(hosts) == len(sections):
         return []
     row, step, waited = sections.by_step(*_waits(sections), Groups.sums)
     host = host_of_row[row].astype(np.int64)
-    # Of a host that is late as a whole, the rank that waits longest does not wait, either.
+    # If a whole host is late, even its longest-waiting rank does not wait.
     order = np.lexsort((waited, host, step))
     last = np.append((np.diff(step[order]) != 0) | (np.diff(host[order]) != 0), True)[: len(order)]
     longest = order[last]
@@ -90,7 +90,7 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
 
 
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
-    """How much less each rank waits for others in a step than the median of the other ranks: its row, the step, and the time."""
+    """How much less than the median of the other ranks each rank waits in a step: its row, the step, and the time."""
 
     def make() -> tuple[Rows, Rows, Rows]:
         return less_waiting_of(*sections.by_step(*_waits(sections), Groups.sums))
@@ -99,10 +99,10 @@ def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
 
 
 def _waits(sections: Sections) -> tuple[Rows, Rows]:
-    """How long ranks waited for others in collectives: the record of each, and the time.
+    """How long ranks waited for others in collectives: the record, and the time.
 
-    Of a group without some of its summaries, the rank that arrived last may be one of these: its transfers are taken to be no longer than those of complete
-    groups of the same size, so that waiting for a rank without a summary is waiting, too.
+    If a group lacks summaries, its last rank may be missing. Its transfers then count as no longer than those of complete groups of the same size, so that
+    waiting for a rank without a summary counts as waiting, too.
     """
     met, (groups, of_record) = sections.matched, sections.groups
     duration = sections.numbers("collectives", "duration_ns")
@@ -127,7 +127,7 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
 
 
 def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | None], Rows]:
-    """What takes each of some ranks longer than the median rank, and how much longer in a step; see `late_part`."""
+    """The part in which each rank takes longer than the median rank, and how much longer per step; see `late_part`."""
     phase_ns = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
     phase_ns[_NETWORK] = _transfer_ns(sections)
     phases: list[str | None] = []
@@ -141,28 +141,28 @@ def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | N
 
 
 def _transfer_ns(sections: Sections) -> Rows:
-    """How long the transfers of a step of each rank take once all ranks have arrived."""
+    """The transfer time per step of each rank, once all ranks have arrived."""
     meetings = sections.meetings
     transfers = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
     return np.maximum(sections.usual(*transfers), 0)
 
 
 def exposed_by_step(sections: Sections) -> tuple[Rows, Rows, Rows]:
-    """The exposed communication of each rank in each step, the transfers where there is no device that could compute meanwhile: its row, the step, and the time."""
+    """The exposed communication of each rank and step: its row, the step, and the time. Without a device, all transfers are exposed."""
     rows, step = sections.rows("collectives").astype(np.int64), sections.numbers("collectives", "step")
     exposed_ns = sections.exposed_ns(Groups.by([rows, step]).of_row)
     return sections.by_step(np.arange(len(rows)), exposed_ns, Groups.sums)
 
 
-# How long steps would take if no rank were late: the collectives of a job replayed with other times between them, see `analyses.replay`.
+# The step time if no rank were late: a replay of the job's collectives with other times between them, see `analyses.replay`.
 
 
 def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
-    """Return the table `without_lateness`; without rows where ranks have no steps or collectives in common.
+    """Return the table `without_lateness`; empty if ranks have no steps or collectives in common.
 
     Args:
         sections: The summaries.
-        ranks: Ranks to replay as if they alone were not late.
+        ranks: Ranks to replay one by one as if that rank were not late.
     """
     replay, replayed_ns = _replayed(sections)
     rows = []
@@ -177,7 +177,7 @@ def without_lateness(sections: Sections, ranks: Sequence[int]) -> pyarrow.Table:
 
 
 def gain_without(sections: Sections, ranks: Sequence[int] | Rows) -> float | None:
-    """How much shorter steps are, in percent, in a replay in which none of some ranks is late; None where ranks have no steps or collectives in common."""
+    """By how many percent steps are shorter in a replay in which `ranks` are not late; None without common steps or collectives."""
     _, replayed_ns = _replayed(sections)
     if not replayed_ns:
         return None
@@ -185,14 +185,14 @@ def gain_without(sections: Sections, ranks: Sequence[int] | Rows) -> float | Non
 
 
 def _without_ns(sections: Sections, ranks: Sequence[int] | Rows) -> int:
-    """How long a step of the replay takes if none of some ranks is late."""
+    """The step time in the replay if `ranks` are not late."""
     replay, _ = _replayed(sections)
     is_late = np.isin(replay.rank, np.searchsorted(sections.ranks, ranks))
     return replay.step_ns(np.where(is_late, np.minimum(replay.own_ns, replay.usual_ns), replay.own_ns))
 
 
 def _replayed(sections: Sections) -> tuple[Replay, int]:
-    """The replay, and how long a step takes in it with the times that were recorded; 0 where nothing can be replayed."""
+    """The replay, and its step time with the recorded times; 0 if nothing can be replayed."""
 
     def make() -> tuple[Replay, int]:
         begins = sections.numbers("steps", "start_ns")
