@@ -1,4 +1,4 @@
-"""The findings on a job: why it is slow, from the summaries of its ranks."""
+"""Jobs: why a job of many ranks is slow, from the summaries of its ranks."""
 
 from __future__ import annotations
 
