@@ -24,6 +24,7 @@ SCRIPTS = (
     "step_switch",
     "left_off",
     "last_rings",
+    "hangs",
     "compiled_programs",
     "samples",
     "stop_cost",
