@@ -35,6 +35,9 @@ constexpr int64_t kLookEveryNs = 1'000'000'000;
 // Samples are taken for as long before the ring is frozen.
 constexpr int64_t kSampleNs = 2'500'000'000;
 constexpr uint32_t kMostFrames = 200;
+// Python judges once a second. Where it does not for so long, a step hangs whose thread does not run for as
+// long.
+constexpr int64_t kSilentNs = 8'000'000'000;
 // For so long a crash waits for its place to be noted, and a program that goes on after all has not crashed.
 constexpr int64_t kCrashWaitNs = 200'000'000, kSurvivedNs = 3'000'000'000;
 constexpr timespec kShortly{0, 500'000};
@@ -49,6 +52,7 @@ struct Service {
   int signal = -1;
   int64_t freeze_at_ns = 0;  // 0: nothing is to be frozen
   bool frozen = false;
+  int64_t ran_ns = 0;                   // when the thread of a step that is overdue was last seen to run
   std::optional<InterpreterView> view;  // empty if this Python cannot be read
   std::vector<PythonThread> threads;
   std::vector<SeenFrame> frames;
@@ -124,37 +128,6 @@ void look_at_memory(Service& self, int64_t now_ns) {
   }
 }
 
-void look_at_step(Service& self, int64_t now_ns) {
-  StepLog& log = *self.log;
-  const int64_t began_ns = get(log.began_ns), limit_ns = get(log.hang_ns), hung_ns = get(log.hung_since_ns);
-  if (hung_ns != 0 && hung_ns != began_ns) {
-    // The step has ended after all.
-    set(log.hung_since_ns, 0);
-    self.freeze_at_ns = 0;
-    if (self.frozen) {
-      if (const auto file = self.recording.lock()) file->thaw();
-      self.frozen = false;
-    }
-    return;
-  }
-  if (hung_ns == 0 && began_ns != 0 && limit_ns > 0 && now_ns - began_ns > limit_ns) {
-    set(log.noticed_ns, now_ns);
-    set(log.hung_since_ns, began_ns);
-    self.freeze_at_ns = now_ns + kSampleNs;
-    // If the step is one that is not recorded, there are no samples: take them now.
-    live.what.fetch_and(~kPaused, std::memory_order_relaxed);
-    sampling::resume();
-  }
-  if (self.freeze_at_ns != 0 && now_ns >= self.freeze_at_ns) {
-    self.freeze_at_ns = 0;
-    if (const auto file = self.recording.lock()) {
-      file->freeze();
-      self.frozen = true;
-    }
-    tell(self);
-  }
-}
-
 // What the system says that a thread of this process does, as a letter; ? if it does not.
 char state_of(uint32_t thread) {
   char path[48], text[256];
@@ -166,6 +139,50 @@ char state_of(uint32_t thread) {
   text[got > 0 ? got : 0] = '\0';
   const char* name_end = std::strrchr(text, ')');
   return name_end != nullptr && name_end[1] == ' ' ? name_end[2] : '?';
+}
+
+// Whether Python does not judge the step that is overdue, and its thread does not run.
+bool is_silent(Service& self, int64_t now_ns) {
+  StepLog& log = *self.log;
+  const int64_t thread = get(log.thread) != 0 ? get(log.thread) : log.process;
+  const char state = state_of(static_cast<uint32_t>(thread));
+  if (state == 'R' || state == 't' || get(log.judged_ns) > self.ran_ns) self.ran_ns = now_ns;
+  return now_ns - self.ran_ns > kSilentNs;
+}
+
+void look_at_step(Service& self, int64_t now_ns) {
+  StepLog& log = *self.log;
+  const int64_t began_ns = get(log.began_ns), limit_ns = get(log.hang_ns), hung_ns = get(log.hung_since_ns);
+  const bool overdue = began_ns != 0 && limit_ns > 0 && now_ns - began_ns > limit_ns;
+  if (!overdue || get(log.noticed_ns) < began_ns) set(log.noticed_ns, overdue ? now_ns : 0);
+  if (hung_ns != 0 && hung_ns != began_ns) {
+    // The step has ended after all.
+    set(log.hung_since_ns, 0);
+    self.freeze_at_ns = 0;
+    if (self.frozen) {
+      if (const auto file = self.recording.lock()) file->thaw();
+      self.frozen = false;
+    }
+    return;
+  }
+  if (overdue && get(log.noticed_ns) == now_ns) {
+    self.ran_ns = now_ns;
+    tell(self);
+  } else if (overdue && hung_ns == 0 && is_silent(self, now_ns)) {
+    set(log.hung_since_ns, began_ns);
+  }
+  if (get(log.hung_since_ns) == began_ns && began_ns != 0 && self.freeze_at_ns == 0 && !self.frozen) {
+    self.freeze_at_ns = now_ns + kSampleNs;
+    // If the step is one that is not recorded, there are no samples: take them now.
+    live.what.fetch_and(~kPaused, std::memory_order_relaxed);
+    sampling::resume();
+  }
+  if (self.freeze_at_ns != 0 && now_ns >= self.freeze_at_ns) {
+    self.freeze_at_ns = 0;
+    if (const auto file = self.recording.lock()) file->freeze();
+    self.frozen = true;
+    tell(self);
+  }
 }
 
 // Notes where a thread is, or the one that marks the steps if that one runs no Python. False if it changed

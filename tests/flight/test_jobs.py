@@ -9,6 +9,7 @@ import pytest
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope._runtime import StepCount
+from kinetoscope.flight import jobs
 from kinetoscope.flight.jobs import (
     ENDED,
     GONE,
@@ -25,10 +26,21 @@ from kinetoscope.flight.step_log import StepLogWriter
 from tests.flight.test_step_log import empty_log
 
 SECOND_NS = 1_000_000_000
+RUNNING = 99
 
 
 def write_log(
-    attempt, rank=0, *, process=None, step=7, for_s=1.0, hang_s=30.0, stopped=False, recorded=True, last=None
+    attempt,
+    rank=0,
+    *,
+    process=None,
+    step=7,
+    for_s=1.0,
+    hang_s=30.0,
+    stopped=False,
+    recorded=True,
+    last=None,
+    **said,
 ):
     attempt.mkdir(parents=True, exist_ok=True)
     data = empty_log()
@@ -43,6 +55,10 @@ def write_log(
     steps.number, steps.began_ns, steps.recording = step, began_ns, recorded
     steps.log_begin(int(hang_s * SECOND_NS))
     steps.close()
+    if said:
+        log.note_judgement(said, time.monotonic_ns())
+    if said.get("verdict") == HANGS:
+        log.note_hang(began_ns)
     if stopped:
         log.stop()
     (attempt / f"rank{rank}.steps").write_bytes(data)
@@ -59,14 +75,22 @@ def write_incident(attempt, name, **facts):
 NOBODY = 2**22 + 1
 
 
-def test_states_of_ranks(tmp_path):
+INIT = 1
+
+
+def test_states_of_ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "is_running", lambda log: log.number == RUNNING)
     attempt = tmp_path / "job" / "0"
     # Steps that began after this process did.
     write_log(attempt, 0, for_s=0.001)
-    write_log(attempt, 1, for_s=0.001, hang_s=1e-6)
+    # Overdue, and nobody says what the process does.
+    write_log(attempt, 1, process=INIT, for_s=10.0, hang_s=1.0)
     write_log(attempt, 2, process=NOBODY)
     write_log(attempt, 3, stopped=True)
     (attempt / "rank4.recording").write_bytes(b"")
+    write_log(attempt, 5, process=INIT, for_s=10.0, hang_s=1.0, step=RUNNING)
+    write_log(attempt, 6, process=INIT, for_s=10.0, hang_s=1.0, verdict="works")
+    write_log(attempt, 7, process=INIT, for_s=10.0, hang_s=1.0, verdict=HANGS)
     rings = attempts_in(tmp_path)[0].rings()
     assert [(ring.rank, ring.state) for ring in rings] == [
         (0, RUNS),
@@ -74,6 +98,9 @@ def test_states_of_ranks(tmp_path):
         (2, GONE),
         (3, ENDED),
         (4, ENDED),
+        (5, RUNS),
+        (6, RUNS),
+        (7, HANGS),
     ]
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from kinetoscope._errors import ArgumentError
-from kinetoscope.flight.last import last_event
+from kinetoscope.flight.last import LastEvent, RankPlace, _in_order, _who_is_missing, last_event
 from kinetoscope.flight.step_log import read_step_log
 from tests.flight.test_jobs import NOBODY, write_incident, write_log
 from tests.support import warm_python
@@ -23,7 +23,7 @@ from kinetoscope.flight.triggers import StepTimes
 
 model = torch.nn.Linear(8, 8)
 recorder = kinetoscope.leave_on(keep="8MiB", folder="jobs")
-recorder._times = StepTimes(0.3, 0.3)
+recorder._times, recorder.quiet_s = StepTimes(0.3, 0.3), 1.0
 recorder._follow_plan = lambda *_: None
 recorder._plan.records = lambda step: {recorded}
 lock = threading.Lock()
@@ -140,7 +140,7 @@ from kinetoscope.flight.triggers import StepTimes
 place = {"rank": int(os.environ["RANK"]), "world_size": 2, "init_method": f"file://{__file__}.meets"}
 distributed.init_process_group("gloo", **place)
 recorder = kinetoscope.leave_on(keep="8MiB", folder="jobs")
-recorder._times = StepTimes(0.3, 0.3)
+recorder._times, recorder.quiet_s = StepTimes(0.3, 0.3), 1.0
 lock = threading.Lock()
 lock.acquire()
 for number in range(60):
@@ -215,14 +215,98 @@ def test_nothing_was_left_on(tmp_path):
         last_event(None, tmp_path)
 
 
-def test_a_rank_that_did_not_enter_a_collective_is_named():
-    from kinetoscope.flight.last import RankPlace, _who_is_missing
+def waiting(rank, collective="all_reduce", line="train.py:5 train", **said):
+    return RankPlace(rank, None, "hangs", "", step=7, collective=collective, line=line, **said)
 
-    waiting = [RankPlace(rank, None, "hangs", "", collective="all_reduce") for rank in (0, 2)]
+
+def test_a_rank_that_did_not_enter_a_collective_is_named():
     missing = RankPlace(1, None, "hangs", "")
     assert (
-        _who_is_missing([*waiting, missing])
+        _who_is_missing([waiting(0), waiting(2), missing])
         == "rank 1 holds up the job: at an unknown place; ranks 0, 2 wait in all_reduce"
     )
-    assert _who_is_missing(waiting) == ""
+    assert _who_is_missing([waiting(0), waiting(2)]) == ""
     assert _who_is_missing([missing]) == ""
+
+
+def test_what_a_rank_waits_for_is_named_with_it():
+    loads = RankPlace(
+        0, None, "hangs", "", line="train.py:3 train", workers=["data loader worker 1 (process 9) blocked"]
+    )
+    assert _who_is_missing([loads, waiting(1)]).startswith(
+        "rank 0 holds up the job: waits for data loader worker 1 (process 9) blocked; rank 1 waits"
+    )
+    runs = RankPlace(0, None, "hangs", "", line="train.py:3 train", others=["process 9 (sleep 100)"])
+    assert "last seen at train.py:3 train (process 9 (sleep 100))" in _who_is_missing([runs, waiting(1)])
+
+
+def call(rank, name, number, shape=(8,), **more):
+    said = {"collective": name, "sequence": number, "shape": list(shape)}
+    return waiting(rank, name, call=said, **more)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ("all_reduce", 12, (8,)),
+        ("all_reduce", 11, (9,)),
+        ("broadcast", 11, (8,)),
+    ],
+)
+def test_a_rank_in_another_collective_than_most_is_named(others):
+    ranks = [call(0, "all_reduce", 11), call(1, *others), call(2, "all_reduce", 11)]
+    said = _who_is_missing(ranks)
+    name, number, shape = others
+    assert said.startswith(
+        f"rank 1 is in another collective: {name} of shape {list(shape)}, number {number} of its group, "
+    )
+    assert said.endswith("; ranks 0, 2 wait in all_reduce of shape [8], number 11 of its group")
+    assert [(rank.rank, rank.part) for rank in _in_order(ranks)] == [
+        (1, "holds up"),
+        (0, "waits"),
+        (2, "waits"),
+    ]
+
+
+def test_a_rank_that_calls_a_collective_at_a_new_line_is_named_also_if_the_others_have_gone_on():
+    ranks = [
+        call(0, "broadcast", 11, line="train.py:4 train"),
+        call(1, "all_reduce", 11, line="train.py:2 train", is_new_line=True),
+        call(2, "all_reduce", 12),
+    ]
+    assert _who_is_missing(ranks).startswith("rank 1 is in another collective: ")
+
+
+def test_two_ranks_in_different_collectives_are_both_named():
+    ranks = [call(0, "broadcast", 11), call(1, "all_reduce", 11)]
+    assert _who_is_missing(ranks) == (
+        "ranks wait in different collectives: rank 0 in broadcast of shape [8], number 11 of its group at train.py:5 train; "
+        "rank 1 in all_reduce of shape [8], number 11 of its group at train.py:5 train"
+    )
+
+
+def test_a_rank_that_has_ended_is_named_only_if_others_wait_for_it():
+    ended = RankPlace(1, None, "ended", "", last_step=6, line="train.py:9 train", part="has ended")
+    assert _who_is_missing([waiting(0), waiting(2), ended]) == (
+        "rank 1 has ended: last seen at train.py:9 train; ranks 0, 2 wait in all_reduce"
+    )
+    ended.part = "has ended"
+    runs = RankPlace(0, None, "runs", "")
+    assert _who_is_missing([runs, ended]) == ""
+    assert _in_order([runs, ended]) == [runs]
+
+
+def test_ranks_that_only_wait_take_one_line():
+    missing = RankPlace(
+        1, None, "hangs", "", step=7, line="train.py:3 train", thread_state="blocked by sleep"
+    )
+    ranks = [waiting(0, in_step_s=9.0), missing, waiting(2, in_step_s=9.0)]
+    event = LastEvent("job", "hang", _who_is_missing(ranks), 0.0, "folder", _in_order(ranks))
+    assert event.lines() == [
+        "job: rank 1 holds up the job: blocked by sleep at train.py:3 train, in step 7; ranks 0, 2 wait in all_reduce",
+        "rank 1: in step 7",
+        "  in train.py:3 train, main thread blocked by sleep",
+        "  ",
+        "ranks 0, 2: in all_reduce at train.py:5 train, in step 7 for 9 s",
+        "folder",
+    ]

@@ -46,10 +46,10 @@ def test_slow_steps_become_the_usual_ones():
     assert times.median_ns == 0.8 * SECOND_NS
 
 
-def test_a_hang_is_far_beyond_the_longest_usual_step():
-    assert fed(*[0.1] * 50)[0].hang_ns == 30 * SECOND_NS
-    assert fed(*[10.0] * 50)[0].hang_ns == 100 * SECOND_NS
-    assert fed()[0].hang_ns == 600 * SECOND_NS
+def test_a_step_is_overdue_after_twice_the_longest_usual_one():
+    assert fed(*[0.1] * 50)[0].overdue_ns == SECOND_NS
+    assert fed(*[10.0] * 50)[0].overdue_ns == 20 * SECOND_NS
+    assert fed()[0].overdue_ns == 60 * SECOND_NS
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, torch.tensor(math.nan), torch.tensor([[-math.inf]])])

@@ -265,7 +265,7 @@ def test_a_stopped_program_hangs_and_goes_on(tmp_path):
     text = program(
         tmp_path / "jobs",
         before="from kinetoscope.flight.triggers import StepTimes",
-        started="recorder._times = StepTimes(0.3, 0.3)",
+        started="recorder._times, recorder.quiet_s = StepTimes(0.3, 0.3), 1.0",
         inside="os.kill(os.getpid(), signal.SIGSTOP)",
     )
     (tmp_path / "train.py").write_text(text)

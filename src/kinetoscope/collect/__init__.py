@@ -57,10 +57,11 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 
 __all__ = sorted({*_HOMES, "import_for_forks"})  # noqa: PLE0605
 
-# Needed by the commands and the launcher even if torch is missing or too old, to say so.
+# Needed by the commands and the launcher even if torch is missing or too old.
 _WITH_ANY_TORCH = (
     "engines.native",
     "process.rank",
+    "process.user_warnings",
     "recorder.build",
     "request.options",
     "session.state",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import shutil
+import socket
 import stat
 import threading
 import time
@@ -26,6 +28,7 @@ from kinetoscope.collect import (
     is_out_of_memory,
     own_rank,
     profile,
+    rank_count,
     warn_safely,
     warn_user,
 )
@@ -33,8 +36,9 @@ from kinetoscope.flight import settings as flight_settings
 from kinetoscope.flight import triggers
 from kinetoscope.flight.budget import FEWEST, FIRST_SHARE, OverheadBudget, StepPlan, level_for
 from kinetoscope.flight.control import in_job
+from kinetoscope.flight.hangs import QUIET_S, WAITS, HangWatch, is_hang, verdict_of
 from kinetoscope.flight.incidents import CAPTURES, IncidentCalls, Incidents, rank_name
-from kinetoscope.flight.jobs import Attempt, list_folder, sweep
+from kinetoscope.flight.jobs import Attempt, forget_ended, list_folder, sweep
 from kinetoscope.flight.live_stacks import sight, sight_of_exception, thread_stacks
 from kinetoscope.flight.other_ranks import OtherRanks
 from kinetoscope.flight.own_threads import OwnThreads
@@ -57,6 +61,8 @@ _FEWEST_KEPT = 64
 # How long steps may follow the plan before Python looks at what they took: it takes as long for one as for many.
 _LOOK_EVERY_NS = 500_000_000
 _LOOKS_AT_FIRST = 8
+# So often is a step that is overdue looked at before it can be said to hang.
+_LOOKS = 8
 # So many rings of the size that was asked for may incidents and captures take, for each rank.
 _MOST_RINGS = 8
 # How many changes of the share, and captures, are in the recording.
@@ -181,6 +187,7 @@ class FlightRecorder:
         self.problem = ""
         # Whether another session has to end before recording starts.
         self.waits = False
+        self.quiet_s = QUIET_S
         # When recording had begun, and when the last recorded steps began.
         self._started_ns = 0
         self._recorded_ns: deque[int] = deque(maxlen=_FEWEST_KEPT)
@@ -447,7 +454,7 @@ class FlightRecorder:
         self._endings = triggers.Endings(
             self._crashed if on & {"crash", "oom"} else None,
             (lambda: self._incident("exit", {"what": "SIGTERM"}, ends=True)) if "exit" in on else None,
-            self._exits if on & {"crash", "oom", "exit"} else None,
+            self._exits if on & {"crash", "oom", "exit", "hang"} else None,
             self._becomes_another,
         )
         self._endings.watch()
@@ -497,31 +504,59 @@ class FlightRecorder:
             self._count.close()
             log.close()
             STREAM.recorder().unwatch_steps()
-        if self._log_path is not None and not leaves_ring:
+        # Ranks that go on may wait for this one, or fail because it is gone.
+        is_last = rank_count() == 1 or forget_ended(Attempt(self._attempt), self._rank)
+        if self._log_path is not None and is_last and not leaves_ring:
             self._log_path.unlink(missing_ok=True)
         if self._listener is not None:
             os.eventfd_write(self._signal, 1)
 
     def _listen(self) -> None:
-        """Wait for the native watcher, on a thread of its own, and keep what it has noticed."""
-        signal, told_of_memory = self._signal, False
+        """Wait for the native watcher, on a thread of its own, and keep what it has noticed; while a step is overdue, judge whether it hangs."""
+        signal, told_of_memory, kept_ns = self._signal, False, 0
+        watch: HangWatch | None = None
+        events = select.poll()
+        events.register(signal, select.POLLIN)
         try:
             while True:
-                os.eventfd_read(signal)
+                wakes = events.poll(None if watch is None else 1000 * self.quiet_s / _LOOKS)
+                if wakes:
+                    os.eventfd_read(signal)
                 if self._log is None or os.getpid() != self._process:
                     break
-                if self._log.memory_is_short and not told_of_memory:
+                if wakes and self._log.memory_is_short and not told_of_memory:
                     told_of_memory = True
                     most = units.size(self._most_bytes)
                     self._incident(
                         "oom", {"what": f"the process has nearly all of the {most} that it may have"}
                     )
-                else:
+                elif wakes and self._log.hang[0] not in (0, kept_ns):
+                    kept_ns = self._log.hang[0]
                     self._hangs()
+                else:
+                    watch = self._judge(watch)
         except OSError:
             # The program has closed its files, as one that becomes a daemon.
             return
         os.close(signal)
+
+    def _judge(self, watch: HangWatch | None) -> HangWatch | None:
+        """Say whether the step that is overdue hangs; None once there is nothing to look at any more."""
+        log, began_ns = self._log, self._count.began_ns
+        hung_ns, noticed_ns = log.hang if log is not None else (0, 0)
+        if log is None or hung_ns or noticed_ns < began_ns or not began_ns:
+            return None
+        if watch is None or watch.began_ns != began_ns:
+            watch = HangWatch(began_ns, self._thread, self._layout, self.quiet_s)
+        with self._warns_of("whether a step hangs could not be judged"):
+            facts = watch.judge(noticed_ns)
+            log.note_judgement(facts, time.monotonic_ns())
+            # Of many ranks, reading their files takes a while.
+            rings = Attempt(self._attempt).rings() if facts["verdict"] == WAITS else []
+            verdicts = [verdict_of(ring) for ring in rings if ring.rank != self._rank]
+            if is_hang(facts["verdict"], verdicts, rank_count(), watch.overdue_ns):
+                log.note_hang(began_ns)
+        return watch
 
     def _hangs(self) -> None:
         """Keep what led to a step that does not end. Its thread may hold our lock, so it is not taken."""
@@ -651,8 +686,8 @@ class FlightRecorder:
             count.log_begin(self._hang_ns())
 
     def _hang_ns(self) -> int:
-        """A step that takes longer hangs; 0 if that is not watched."""
-        return int(self._times.hang_ns) if "hang" in self._settings.on else 0
+        """A step that takes longer is overdue; 0 if that is not watched."""
+        return int(self._times.overdue_ns) if "hang" in self._settings.on else 0
 
     def _follow_plan(self, session: profile, now_ns: int) -> None:
         """Let the next steps follow the plan without Python, if nothing else is to be done for them."""
@@ -788,12 +823,17 @@ class FlightRecorder:
             self._incident(reason, facts, ends=True)
 
     def _exits(self, code: object, error: BaseException | None, raised: SystemExit | None = None) -> None:
-        """Remember a `sys.exit` that is no success: it is an incident if the recorder stops in the same step."""
+        """Remember a `sys.exit`: if it is no success, it is an incident if the recorder stops in the same step."""
+        at_line = asdict(sight_of_exception(error or raised))
+        if self._log is not None:
+            self._log.note_judgement({"line": at_line["line"]}, time.monotonic_ns())
+        if code in (None, 0):
+            return
         reason = "exit" if error is None else "oom" if is_out_of_memory(error) else "crash"
         facts: dict[str, Any] = {"what": f"sys.exit({str(code)[:200]})"}
         if error is not None:
             facts["what"] += f", after {_exception_text(error)}"
-        facts["sight"] = asdict(sight_of_exception(error or raised))
+        facts["sight"] = at_line
         self._exit = (self._count.number, reason, facts)
 
     def _keep_exit(self) -> None:
@@ -869,6 +909,7 @@ class FlightRecorder:
         return {
             "step": self._count.number,
             "process": self._process,
+            "host": socket.gethostname(),
             "overhead": overhead.text(self._settings.budget),
             "overhead_shares": None if overhead.comparisons < FEWEST else shares,
             "sight": asdict(position) if position else None,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from kinetoscope._errors import ArgumentError
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, time_of
+from kinetoscope.flight.live_stacks import state_letter
 from kinetoscope.flight.settings import default_folder
 from kinetoscope.flight.step_log import SUFFIX, StepLog, read_step_log
 from kinetoscope.storage.incident_files import read_facts
@@ -24,8 +26,16 @@ HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
 
 # In the folder of all jobs of a user, links to other folders with such.
 _ELSEWHERE = "elsewhere"
+_FAILURES = ("crash", "oom", "exit", "hang")
+_SILENT_NS = 8_000_000_000
 _MOST_ENDED = 16
 _KEPT_S = 14 * 86400.0
+# What a rank raises because another one has ended or hangs.
+_CONSEQUENCE = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe|remote process|ncclRemoteError|recvValue failed"
+    r"|socket (timeout|error)|watchdog|timed out",
+    re.IGNORECASE,
+)
 _RANK = re.compile(r"rank(\d+)\.")
 
 
@@ -79,6 +89,21 @@ class Attempt:
 def incident_ranks(folder: Path) -> list[RankFiles]:
     """The ranks that wrote to the folder of an incident, in their order."""
     return _ranks(folder, None)
+
+
+def is_consequence(rank: RankFiles) -> bool:
+    """Whether a rank failed because another one had ended, or hung, by what it said."""
+    what = str(rank.facts.get("what", ""))
+    return rank.facts.get("reason") == "exit" or _CONSEQUENCE.search(what) is not None
+
+
+def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
+    """Those of some ranks that failed by themselves, the first failure first; what is the consequence of another rank's end comes last."""
+
+    def order(rank: RankFiles) -> tuple[bool, float]:
+        return is_consequence(rank), float(rank.facts.get("time_s") or 0.0)
+
+    return sorted((rank for rank in ranks if rank.facts and "because_of_rank" not in rank.facts), key=order)
 
 
 def attempts_in(folder: Path, *, listed: bool = True) -> list[Attempt]:
@@ -174,6 +199,18 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
     return ranks
 
 
+def forget_ended(attempt: Attempt, own_rank: int) -> bool:
+    """Remove the logs of ranks that have ended, unless others go on, or the job has failed and they may say why; return whether that was done."""
+    rings = attempt.rings()
+    has_failed = any(path.name.split("-")[1] in _FAILURES for path in attempt.incidents())
+    if has_failed or any(ring.state in (RUNS, HANGS) and ring.rank != own_rank for ring in rings):
+        return False
+    for ring in rings:
+        if ring.state == ENDED:
+            ring.recording.with_suffix(SUFFIX).unlink(missing_ok=True)
+    return True
+
+
 def state_of(log: StepLog | None, now_ns: int) -> str:
     """What a rank does now, by its log; `now_ns` is the monotonic clock."""
     if log is not None and log.left_ring:
@@ -183,8 +220,15 @@ def state_of(log: StepLog | None, now_ns: int) -> str:
     wrote_ns = log.steps[-1].began_ns if log.steps else log.began_ns or None
     if not is_alive(log.process, wrote_ns):
         return GONE
-    late = log.hang_ns > 0 and log.began_ns > 0 and now_ns - log.began_ns > log.hang_ns
-    return HANGS if log.hung or late else RUNS
+    overdue = log.hang_ns > 0 and log.began_ns > 0 and now_ns - log.began_ns > log.hang_ns
+    # A process that is stopped, or whose Python's lock is held, does not judge itself.
+    is_silent = overdue and now_ns - max(log.judged_ns, log.began_ns + log.hang_ns) > _SILENT_NS
+    return HANGS if log.hung or (is_silent and not is_running(log)) else RUNS
+
+
+def is_running(log: StepLog) -> bool:
+    """Whether the thread that marks the steps runs, or a debugger has stopped it."""
+    return state_letter(log.process, log.thread or log.process) in ("R", "t")
 
 
 def facts_of_end(log: StepLog) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from kinetoscope.flight import jobs
 from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.incidents import INCIDENTS, time_of
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
-from kinetoscope.flight.other_ranks import first_failure
 from kinetoscope.flight.ring_stacks import last_sample, opened_ring, stack_lines
 from kinetoscope.flight.step_log import StepLog
 from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
@@ -40,6 +40,10 @@ _ENDINGS = ("crash", "oom", "exit", "hang", jobs.GONE)
 _MOST_FOLLOWING, _MOST_CHARACTERS = 3, 200
 # A step that takes so many times as long as usual, and so many seconds, does not go on.
 _STUCK_TIMES, _STUCK_S = 10.0, 1.0
+_HOLDS_UP, _WAITS, _HAS_ENDED = "holds up", "waits", "has ended"
+_IN_ANOTHER = ("is in another collective:", "are in another collective:")
+# What processes say of a collective that they wait in.
+_CALL = ("collective", "sequence", "shape")
 
 
 @dataclass
@@ -61,7 +65,12 @@ class RankPlace:
         age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; None if they are not.
         sampled_step: The step of that sample, if it is another one than the one under way.
         workers: The data loader's workers that are busy, each in words.
+        others: What else it may wait for, each in words: other threads, and child processes.
         collective: The collective that had not ended.
+        host: Its machine; empty if unknown.
+        call: What its process said of that collective: its number in the group and its shape, and what the process does, see `hangs.judge`.
+        is_new_line: Whether the recorded steps before have no collective of that line, but of others.
+        part: In a hang, `holds up` of a rank that others wait for, and `waits` of those.
         steps: In words, how the last steps differ from those before; empty if there are too few.
         memory: In words, the memory and its trend; empty if unknown.
         overhead: In words, what recording cost; empty if unknown.
@@ -86,7 +95,12 @@ class RankPlace:
     age_s: float | None = None
     sampled_step: int | None = None
     workers: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
     collective: str | None = None
+    call: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
+    is_new_line: bool = False
+    part: str = ""
     steps: str = ""
     memory: str = ""
     overhead: str = ""
@@ -101,10 +115,20 @@ class RankPlace:
 
     @property
     def where(self) -> str:
-        """What the thread does, and at which line, in words."""
+        """What the thread does, and at which line, or what it waits for, in words."""
+        if self.workers:
+            return f"waits for {self.workers[0]}"
         if not self.line:
             return self.thread_state or "at an unknown place"
-        return f"{self.thread_state or 'last seen'} at {self.line}"
+        awaited = f" ({'; '.join(self.others)})" if self.others else ""
+        return f"{self.thread_state or 'last seen'} at {self.line}{awaited}"
+
+    @property
+    def collective_text(self) -> str:
+        """The collective that it waits in, with what is known of it."""
+        shape, number = self.call.get("shape"), self.call.get("sequence")
+        text = str(self.collective) + (f" of shape {shape}" if shape is not None else "")
+        return text + (f", number {number} of its group" if number is not None else "")
 
 
 @dataclass
@@ -139,11 +163,17 @@ class LastEvent:
         groups: dict[tuple[object, ...], list[RankPlace]] = {}
         for rank in self.ranks:
             # A few ranks are told one by one.
-            key = _where(rank) if len(self.ranks) > _MOST_TOLD else (rank.rank,)
+            key: tuple[object, ...] = _where(rank) if len(self.ranks) > _MOST_TOLD else (rank.rank,)
+            key = (rank.step, rank.collective, rank.line) if rank.part == _WAITS else key
             groups.setdefault(key, []).append(rank)
         # Those who are alone may be the reason.
-        for same in sorted(groups.values(), key=len):
-            lines += _lines_of(same[0])
+        for same in sorted(groups.values(), key=lambda ranks: (ranks[0].part == _WAITS, len(ranks))):
+            first = same[0]
+            if first.part == _WAITS:
+                where = f"{first.collective} at {first.line}, in step {first.step}"
+                lines.append(f"{_rank_list(same)}: in {where} for {_time(first.in_step_s)}")
+                continue
+            lines += _lines_of(first)
             if len(same) > 1:
                 ranks = units.ranges([rank.rank for rank in same[1:]])
                 lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
@@ -220,10 +250,18 @@ def _incident(attempt: jobs.Attempt, newest: Path) -> LastEvent:
         time_s = float(lead.facts.get("time_s") or time_s)
         ranks = [lead, *(rank for rank in ranks if rank.rank != lead.rank)]
     described = _places(ranks, None)
+    # Those that ended without an incident, before others failed because they were no longer there.
+    fails = lead is not None and jobs.is_consequence(lead)
+    ended = _ended(attempt, ranks, time.monotonic_ns()) if fails or reason == "hang" else []
     who = f" of rank {lead.rank}" if lead is not None and len(ranks) > 1 else ""
     sentence = f"{reason}{who} at {_date(time_s)}"
-    blamed = _who_is_missing(described) if reason == "hang" else ""
-    cause = blamed or (described[0].what if described else "")
+    cause = described[0].what if described else ""
+    if reason == "hang":
+        cause = _who_is_missing([*described, *ended]) or cause
+        described = _in_order([*described, *ended])
+    elif ended:
+        sentence = f"{_rank_list(ended)} ended before, {ended[0].where}; then {sentence}"
+        described = [*ended, *described]
     sentence += (f": {cause}" if cause else "") + _consequences(failures[1:]) + _missing(episode)
     earlier = len(attempt.incidents()) - len(episode)
     folder = newest if lead is None else lead.recording.parent
@@ -261,9 +299,9 @@ def _failures(incidents: Sequence[Path]) -> tuple[list[jobs.RankFiles], list[job
             of_rank.setdefault(rank.rank, []).append(rank)
     ranks = []
     for number in sorted(of_rank):
-        itself = first_failure(of_rank[number])
+        itself = jobs.first_failure(of_rank[number])
         ranks.append(itself[0] if itself else of_rank[number][0])
-    return ranks, first_failure(ranks)
+    return ranks, jobs.first_failure(ranks)
 
 
 def _consequences(failures: Sequence[jobs.RankFiles]) -> str:
@@ -310,9 +348,12 @@ def _of_rings(
         waiting = [status for status in statuses if status.state == jobs.HANGS]
         sentence += f"; {_rank_list(waiting)} hang" if waiting else ""
     else:
+        statuses += _ended(attempt, rings, now_ns)
         sentence = _who_is_missing(statuses)
+        statuses = _in_order(statuses)
         if not sentence and reason == "hang":
             sentence = f"{numbers} hang{'s' if len(of_kind) == 1 else ''}: step {first.step} has not ended for {_time(first.in_step_s)}"
+            sentence += f", {first.where}" if len(of_kind) == 1 else ""
         elif not sentence:
             where = f"in step {first.step}" if first.step is not None else _in_no_step(first.last_step)
             where += f" for {_time(first.in_step_s)}, far longer than usual" if first.is_stuck else ""
@@ -339,26 +380,79 @@ def _time(seconds: float | None) -> str:
     return "an unknown time" if seconds is None else units.duration(seconds * 1e9)
 
 
-def _who_is_missing(statuses: list[RankPlace]) -> str:
-    """Which ranks hold up the job, and who waits for them, as a sentence; empty if nobody does, or that is unknown."""
+def _who_is_missing(statuses: Sequence[RankPlace]) -> str:
+    """Which ranks hold up the job, and who waits for them, as a sentence; empty if nobody does, or that is unknown. Notes the part of each."""
     stopped = [status for status in statuses if status.is_stopped]
-    stuck = [status for status in statuses if status.state != jobs.RUNS or status.is_stuck]
+    stuck = [
+        status
+        for status in statuses
+        if (status.state != jobs.RUNS or status.is_stuck) and status.part != _HAS_ENDED
+    ]
     waiting = [status for status in stuck if status.collective and not status.is_stopped]
     blamed = stopped or ([status for status in stuck if not status.collective] if waiting else [])
-    if not blamed or not (waiting or stopped):
-        return ""
+    verbs = ("is", "are") if stopped else ("holds up the job:", "hold up the job:")
+    if waiting and not blamed:
+        blamed = [status for status in statuses if status.part == _HAS_ENDED]
+        verbs = ("has ended:", "have ended:")
+    if waiting and not blamed:
+        blamed, verbs = _different(waiting), _IN_ANOTHER
+        waiting = [status for status in waiting if status not in blamed]
+    if not blamed:
+        return _disagreement(waiting)
     first = blamed[0]
     who = "the process" if len(statuses) == 1 else _rank_list(blamed)
     step = "" if first.step is None else f", in step {first.step}"
     step += f" for {_time(first.in_step_s)}" if step and first.in_step_s is not None else ""
-    verb = "is" if first.is_stopped else "holds up the job:" if len(blamed) == 1 else "hold up the job:"
-    text = f"{who} {'are' if verb == 'is' and len(blamed) > 1 else verb} {first.where}{step}"
+    call = f"{first.collective_text}, " if verbs == _IN_ANOTHER else ""
+    text = f"{who} {verbs[len(blamed) > 1]} {call}{first.where}{step}"
     if waiting:
-        text += f"; {_rank_list(waiting)} wait{'s' if len(waiting) == 1 else ''} in {waiting[0].collective}"
+        awaited = waiting[0].collective_text if call else waiting[0].collective
+        text += f"; {_rank_list(waiting)} wait{'s' if len(waiting) == 1 else ''} in {awaited}"
+    for status in (*blamed, *waiting):
+        status.part = _WAITS if status in waiting else _HOLDS_UP
     return text
 
 
-def _rank_list(statuses: list[RankPlace]) -> str:
+def _different(waiting: Sequence[RankPlace]) -> list[RankPlace]:
+    """Those of the ranks that wait in collectives whose collective is another one than that of most."""
+    new = [status for status in waiting if status.is_new_line]
+    if 0 < 2 * len(new) < len(waiting):
+        return new
+    groups: dict[str, list[RankPlace]] = {}
+    for status in waiting:
+        key = (status.collective_text, status.step, status.line)
+        groups.setdefault(repr(key), []).append(status)
+    *fewer, most = sorted(groups.values(), key=len) or [[]]
+    is_most = fewer and len(fewer[-1]) < len(most)
+    return [status for group in fewer for status in group] if is_most else []
+
+
+def _disagreement(waiting: Sequence[RankPlace]) -> str:
+    """That ranks wait in different collectives, none of which is that of most; empty if they do not."""
+    texts = {status.rank: f"{status.collective_text} at {status.line}" for status in waiting[:_MOST_TOLD]}
+    by_rank = "; ".join(f"rank {rank} in {text}" for rank, text in texts.items())
+    return f"ranks wait in different collectives: {by_rank}" if len(set(texts.values())) > 1 else ""
+
+
+def _in_order(statuses: Sequence[RankPlace]) -> list[RankPlace]:
+    """Those that hold up the job first, those that wait for them last; without those that have ended and hold up nobody."""
+    order = {_HOLDS_UP: 0, "": 1, _WAITS: 2}
+    return sorted(
+        (status for status in statuses if status.part != _HAS_ENDED), key=lambda status: order[status.part]
+    )
+
+
+def _ended(attempt: jobs.Attempt, ranks: Sequence[jobs.RankFiles], now_ns: int) -> list[RankPlace]:
+    """Ranks besides these that have stopped recording, as at the end of the program, while others go on: where they are, or were last."""
+    present = {rank.rank for rank in ranks}
+    rings = [ring for ring in attempt.rings(now_ns) if ring.rank not in present and ring.log is not None]
+    ended = [_place(ring, now_ns, compare=False) for ring in rings if ring.state == jobs.ENDED]
+    for status in ended:
+        status.part = _HAS_ENDED
+    return ended
+
+
+def _rank_list(statuses: Sequence[RankPlace]) -> str:
     return f"rank{'s' if len(statuses) > 1 else ''} {units.ranges([status.rank for status in statuses])}"
 
 
@@ -384,7 +478,7 @@ def _places(ranks: Sequence[jobs.RankFiles], now_ns: int | None) -> list[RankPla
 
 # What ranks that are at the same place have in common.
 _where = attrgetter(
-    "state", "step", "last_step", "operator", "module", "line", "thread_state", "sampled_step", "collective", "what", "problem"
+    "state", "step", "last_step", "operator", "module", "line", "thread_state", "sampled_step", "collective", "what", "problem", "part"
 )  # fmt: skip
 
 
@@ -398,6 +492,7 @@ def _place(files: jobs.RankFiles, now_ns: int | None, *, compare: bool) -> RankP
     """
     facts, log = files.facts, files.log
     status = RankPlace(files.rank, files.process, files.state, str(files.recording))
+    status.host = str(facts.get("host", socket.gethostname() if log is not None and log.is_of_here else ""))
     status.what, status.overhead = str(facts.get("what", "")), str(facts.get("overhead", ""))
     if facts.get("reason") == jobs.GONE:
         status.state = jobs.GONE
@@ -421,25 +516,35 @@ def _place(files: jobs.RankFiles, now_ns: int | None, *, compare: bool) -> RankP
             status.is_stuck = status.in_step_s > max(_STUCK_S, _STUCK_TIMES * median(durations_ns) / 1e9)
         status.steps = _step_times(durations_ns)
         status.memory = _memory(log.memory)
+        if log.judged_ns > log.began_ns > 0:
+            status.call = {name: value for name, value in log.judgement.items() if name in _CALL}
     goes_on = files.state in (jobs.HANGS, jobs.RUNS)
     look = Sight(**facts["sight"]) if facts.get("sight") else None
-    if goes_on and log is not None and log.is_of_here:
+    if log is not None and log.is_of_here and now_ns is not None and files.state != jobs.GONE:
         look = sight(log.process, log.layout, log.thread)
+    usual_lines: set[str | None] = set()
     try:
-        with opened_ring(files.recording) if goes_on else open_trace(files.recording) as trace:
-            _look_into(trace, status, log, compare=compare)
+        if files.state == jobs.ENDED and now_ns is not None and log is not None:
+            # Its ring is gone.
+            status.line = log.judgement.get("line") or (log.place.program_line if log.place else None)
+        else:
+            with opened_ring(files.recording) if goes_on else open_trace(files.recording) as trace:
+                usual_lines = _look_into(trace, status, log, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         status.problem = f"{type(error).__name__}: {error}"
     if look is not None:
         status.line, status.thread_state, status.thread = look.line, look.thread_state, look.thread
-        status.workers, status.age_s, status.sampled_step = list(look.workers), None, None
+        status.workers, status.others = list(look.workers), list(look.others)
+        status.age_s = status.sampled_step = None
         # Which of torch's collectives, a span of this step may say that DDP called it.
-        status.collective = look.collective and (status.collective or look.collective)
+        collective = look.collective or status.call.get("collective")
+        status.collective = collective and (status.collective or collective)
+    status.is_new_line = bool(usual_lines) and status.line not in usual_lines
     return status
 
 
-def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare: bool) -> None:
-    """Find in a recording what was open when it ended, and what its last sample says, with its age."""
+def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare: bool) -> set[str | None]:
+    """Find in a recording what was open when it ended, and what its last sample says, with its age; return the lines of collectives before."""
     steps = trace.columns("steps")
     if status.step is None and status.last_step is None and len(steps):
         status.step = int(steps["number"][-1])
@@ -484,9 +589,11 @@ def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare:
             status.module = _module(trace, module) or status.module
             # In a step that is not recorded, only samples tell of it.
             status.collective = stack.collective
-    open_calls = set(rows.tolist())
-    if open_calls:
+    open_calls, usual_lines = set(rows.tolist()), set()
+    if open_calls or status.call:
         calls = trace.table("collectives").select(["span", "name", "transfer_span"]).to_pylist()
+        stacks = {int(spans["stack"][call["span"]]) for call in calls if call["span"] not in open_calls}
+        usual_lines = {program_line(stack_lines(trace, stack)) for stack in stacks if stack >= 0}
         for call in calls:
             # Of a dead process, the end of what another thread did may be missing.
             if call["span"] in open_calls or (
@@ -497,6 +604,7 @@ def _look_into(trace: Trace, status: RankPlace, log: StepLog | None, *, compare:
         status.steps = _step_times(steps["duration_ns"][:-1].tolist())
     if status.steps and compare:
         status.steps += _what_changed(trace)
+    return usual_lines
 
 
 def _module(trace: Trace, row: int) -> str | None:
@@ -544,7 +652,8 @@ def _memory(readings: Sequence[tuple[int, int]]) -> str:
 
 
 def _lines_of(status: RankPlace) -> list[str]:
-    head = f"rank {status.rank}{', dead' if status.state == jobs.GONE else ''}: "
+    head = f"rank {status.rank}{f' on {status.host}' if status.host else ''}"
+    head += f"{', dead' if status.state == jobs.GONE else ''}: "
     head += f"in step {status.step:,}" if status.step is not None else _in_no_step(status.last_step)
     if status.in_step_s:
         head += f" for {_time(status.in_step_s)}"
@@ -568,7 +677,7 @@ def _lines_of(status: RankPlace) -> list[str]:
         lines.append(
             f"  last sample, {_time(status.age_s)} before the process was last seen{step}: {', '.join(sampled)}"
         )
-    lines += [f"  {worker}" for worker in status.workers]
+    lines += [f"  {text}" for text in (*status.workers, *status.others)]
     overhead = f"overhead {status.overhead}" if status.overhead else ""
     lines += [f"  {text}" for text in (status.steps, status.memory, overhead) if text]
     if status.problem:

@@ -46,6 +46,9 @@ _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 _DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
 _LOADER = ("torch/utils/data/_utils/worker.py", "_worker_loop")
+# What ends by what a child process does.
+_AWAITED = ("by a process", "by a pipe", "by events")
+_MOST_OTHERS, _MOST_COMMAND = 4, 60
 # Functions of Python between the one of torch.distributed that waits and the innermost one.
 _NEAR = 3
 
@@ -92,13 +95,7 @@ class ThreadStack:
         innermost = self.lines[-1]
         if innermost.file.endswith(_BACKWARD[0]) and innermost.function == _BACKWARD[1]:
             return "backward"
-        named = [
-            line.function
-            for line in self.lines
-            if line.file.endswith(_COLLECTIVES)
-            and line.function.isidentifier()
-            and line.function != "wrapper"
-        ]
+        named = [line.function for line in self.lines if is_collective(line.file, line.function)]
         # The outermost one, which the program calls.
         if named or not any(part in line.file for line in self.lines[-_NEAR:] for part in _DISTRIBUTED):
             return named[0] if named else None
@@ -122,6 +119,7 @@ class Sight:
         collective: What it waits in for other ranks; None if it does not.
         workers: The data loader's workers that are in the program's code, each in words.
         thread: The system's id of the thread; None for the main one.
+        others: What else the thread may wait for, each in words: other threads, and child processes.
     """
 
     line: str | None
@@ -129,6 +127,7 @@ class Sight:
     collective: str | None = None
     workers: tuple[str, ...] = ()
     thread: int | None = None
+    others: tuple[str, ...] = ()
 
 
 def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:
@@ -140,13 +139,32 @@ def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:
         thread: The one to look at, by the system's id; 0, or one that has ended: the main thread.
     """
     stacks = live_stacks(process, layout)
-    main = _stack_of(stacks, thread) or _stack_of(stacks, process)
+    main = stack_of(stacks, thread) or stack_of(stacks, process)
     if main is None:
-        state = _STOPPED.get(_state_letter(process, process))
+        state = _STOPPED.get(state_letter(process, process))
         return None if state is None else Sight(None, state)
+    threads = [stack for stack in stacks if stack is not main and _in_program(stack.lines)]
+    if threads and not _in_program(main.lines) and thread in (0, process):
+        # At the end of a program, Python waits for its other threads.
+        main = threads.pop(0)
     state = "" if main.thread == threading.get_native_id() else main.state
     other_thread = None if main.thread == process else main.thread
-    return Sight(main.program_line, state, main.collective, tuple(_workers(process, layout)), other_thread)
+    workers, awaited = _child_processes(process, layout)
+    if main.state.endswith("by a lock"):
+        awaited = [f"thread {stack.thread} {stack.state} at {stack.program_line}" for stack in threads]
+    elif not main.state.endswith(_AWAITED):
+        awaited = []
+    awaited = awaited[:_MOST_OTHERS]
+    return Sight(main.program_line, state, main.collective, tuple(workers), other_thread, tuple(awaited))
+
+
+def is_collective(file: str, function: str) -> bool:
+    """Whether a function is one of torch's collectives."""
+    return file.endswith(_COLLECTIVES) and function.isidentifier() and function != "wrapper"
+
+
+def _in_program(lines: tuple[StackLine, ...]) -> bool:
+    return any(is_program_file(line.file) for line in lines)
 
 
 def sight_of_exception(error: BaseException | None) -> Sight:
@@ -187,7 +205,8 @@ def live_stacks(process: int, layout: Layout) -> list[ThreadStack]:
     return []
 
 
-def _stack_of(stacks: list[ThreadStack], thread: int) -> ThreadStack | None:
+def stack_of(stacks: list[ThreadStack], thread: int) -> ThreadStack | None:
+    """The stack of a thread by the system's id; None without one."""
     return next((stack for stack in stacks if stack.thread == thread), None)
 
 
@@ -200,25 +219,29 @@ def program_line(lines: tuple[StackLine, ...]) -> str | None:
     return None
 
 
-def _workers(process: int, layout: Layout) -> list[str]:
-    """The workers of data loaders, forked by a process, that are in the program's code: others wait for an index, or for room."""
-    workers = []
+def _child_processes(process: int, layout: Layout) -> tuple[list[str], list[str]]:
+    """The workers of data loaders, forked by a process, that are in the program's code: others wait for an index, or for room; and its other children."""
+    workers, other_children = [], []
     number = 0
-    for child in _children(process):
-        stack = _stack_of(live_stacks(child, layout), child)
+    for child in children_of(process):
+        stack = stack_of(live_stacks(child, layout), child)
         inside = [(line.file.endswith(_LOADER[0]), line.function) for line in stack.lines] if stack else []
         if stack is None or (True, _LOADER[1]) not in inside:
+            command = text_of(Path(f"/proc/{child}/cmdline")).replace("\0", " ").strip()
+            where = f" at {stack.program_line}" if stack else ""
+            other_children.append(f"process {child} ({command[:_MOST_COMMAND]}){where}")
             continue
         lines = stack.lines[inside.index((True, _LOADER[1])) + 1 :]
         # In the program's code, or wherever it was stopped; else it waits for indices, or for room in the queue.
-        if any(is_program_file(line.file) for line in lines) or stack.state in _STOPPED.values():
-            where = program_line(lines) or program_line(stack.lines)
+        if _in_program(lines) or stack.state in _STOPPED.values():
+            where = program_line(lines) or program_line(stack.lines) or ""
             workers.append(f"data loader worker {number} (process {child}) {stack.state} at {where}")
         number += 1
-    return workers
+    return workers, other_children
 
 
-def _children(process: int) -> list[int]:
+def children_of(process: int) -> list[int]:
+    """The processes that a process has started."""
     children: list[int] = []
     for file in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
@@ -226,7 +249,8 @@ def _children(process: int) -> list[int]:
     return sorted(children)
 
 
-def _state_letter(process: int, thread: int) -> str:
+def state_letter(process: int, thread: int) -> str:
+    """What a thread does, as the letter that the system has for it; empty if there is none."""
     return _read_task(process, thread, "stat").rpartition(")")[2].strip()[:1]
 
 
@@ -326,7 +350,7 @@ class _Interpreter:
 
     def _state(self, process: int, thread: int, state: int) -> str:
         """What a thread does, by the system and by who has the GIL."""
-        letter = _state_letter(process, thread)
+        letter = state_letter(process, thread)
         if letter in _STOPPED:
             return _STOPPED[letter]
         layout = self._layout

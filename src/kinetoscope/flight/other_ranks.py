@@ -8,12 +8,11 @@ if it is on this machine; else it is named as missing.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ from typing import Any
 
 from kinetoscope.collect import JobStore, is_distributed, rank_count
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
-from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, incident_ranks
+from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, first_failure, incident_ranks
 from kinetoscope.flight.live_stacks import sight
 from kinetoscope.flight.step_log import SUFFIX
 from kinetoscope.flight.unclean_exits import end_text, last_seen_s
@@ -43,12 +42,6 @@ _REST_S = 60.0
 _NEW_S = 120.0
 _COUNT = "incidents"
 _OF_INCIDENT = ("reason", "what", "step", "time_s", "rank")
-# What a rank raises because another one has ended or hangs.
-_CONSEQUENCE = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe|remote process|ncclRemoteError|recvValue failed"
-    r"|socket (timeout|error)|watchdog|timed out",
-    re.IGNORECASE,
-)
 
 
 @dataclass(eq=False)
@@ -230,17 +223,6 @@ def list_ranks(
     write_atomically(
         incident / SUMMARY, json.dumps({**summary, "ranks": ranks, "missing": missing}, indent=1).encode()
     )
-
-
-def first_failure(ranks: Iterable[RankFiles]) -> list[RankFiles]:
-    """Those of some ranks that failed by themselves, the first failure first; what is the consequence of another rank's end comes last."""
-
-    def order(rank: RankFiles) -> tuple[bool, float]:
-        facts = rank.facts
-        follows = facts.get("reason") == "exit" or _CONSEQUENCE.search(str(facts.get("what", ""))) is not None
-        return follows, float(facts.get("time_s") or 0.0)
-
-    return sorted((rank for rank in ranks if rank.facts and "because_of_rank" not in rank.facts), key=order)
 
 
 def _copy_from_outside(ring: RankFiles, incident: Path, first: Mapping[str, Any], by: int) -> bool:

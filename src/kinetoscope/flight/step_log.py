@@ -36,7 +36,7 @@ _NUMBER = struct.Struct("<q")
 # As _STEP, for reading many of them.
 _LOGGED_STEP = struct.Struct("<3q?7x")
 # Offsets of fields of the header.
-_STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _MEMORY_NOTICED, _SEEN_FROM = 16, 24, 56, 64, 96, 104
+_STOPPED, _CURRENT, _MOST_BYTES, _LOGGED, _HUNG, _MEMORY_NOTICED, _SEEN_FROM = 16, 24, 56, 64, 72, 96, 104
 _TWO_NUMBERS = struct.Struct("<2q")
 _FIRST_READING = _HEADER.size + _STEPS * _STEP.size
 _LAYOUT_NAMES = (
@@ -50,7 +50,9 @@ _LAYOUT = struct.Struct("<26I8Q3I4x")
 _LAYOUT_AT = _FIRST_READING + _READINGS * _READING.size
 _END, _END_BYTES = _LAYOUT_AT + _LAYOUT.size, 4096
 _THREAD = _END + _END_BYTES
-_PLACES = _THREAD + _NUMBER.size
+_JUDGED = _THREAD + _NUMBER.size
+_JUDGEMENT, _JUDGEMENT_BYTES = _JUDGED + _NUMBER.size, 1016
+_PLACES = _JUDGEMENT + _JUDGEMENT_BYTES
 _PLACE = struct.Struct("<4q4064s")
 SIZE_BYTES = _PLACES + 2 * _PLACE.size
 """The size of a log."""
@@ -88,7 +90,7 @@ class StepLog:
         number: The number of the step under way; -1 before the first.
         began_ns: When that step began, by the monotonic clock; 0 before the first.
         recorded: Whether it is recorded.
-        hang_ns: A step that takes longer hangs; 0: that is not watched.
+        hang_ns: A step that takes longer is overdue, and hangs if the process does not judge otherwise; 0: that is not watched.
         most_bytes: The resident memory from which the program may be killed; 0 if unknown.
         is_of_here: Whether its process can be seen by its id from this one: on the same machine, since the same boot, in the same
             namespace of processes. False if that is unknown.
@@ -101,6 +103,8 @@ class StepLog:
         thread: The system's id of the thread that marks the steps; 0 if unknown.
         place: Where that thread was, as is noted once a second, or the one that crashed; None if its stacks cannot be read.
         place_step: The step that was under way then; None in none.
+        judged_ns: When the process last judged whether the step that is overdue hangs, by the monotonic clock; 0 if it never did.
+        judgement: What it said, see `hangs.HangWatch`; where the program ended by `sys.exit`, the `line` of that.
     """
 
     process: int
@@ -121,6 +125,8 @@ class StepLog:
     thread: int = 0
     place: ThreadStack | None = None
     place_step: int | None = None
+    judged_ns: int = 0
+    judgement: dict[str, Any] = field(default_factory=dict)
 
     @property
     def last_seen_ns(self) -> int:
@@ -163,6 +169,24 @@ class StepLogWriter:
 
     def note_end(self, facts: Mapping[str, Any]) -> None:
         """Say what the incident was that has no whole copy of the ring; empty once there is one. This needs no room on the disk."""
+        self._write(_END, _END_BYTES, facts)
+
+    def note_judgement(self, facts: Mapping[str, Any], judged_ns: int) -> None:
+        """Say what the process does while its step is overdue, and when that was judged, by the monotonic clock."""
+        self._write(_JUDGEMENT, _JUDGEMENT_BYTES, facts)
+        _NUMBER.pack_into(self._memory, _JUDGED, judged_ns)
+
+    def note_hang(self, began_ns: int) -> None:
+        """Say that the step that began then hangs; the watcher freezes the ring if it is still under way."""
+        _NUMBER.pack_into(self._memory, _HUNG, began_ns)
+
+    @property
+    def hang(self) -> tuple[int, int]:
+        """When the step that hangs began, and when the one under way was noticed to be overdue; each 0 if it does or is not."""
+        hung_ns, noticed_ns = _TWO_NUMBERS.unpack_from(self._memory, _HUNG)
+        return hung_ns, noticed_ns
+
+    def _write(self, at: int, most_bytes: int, facts: Mapping[str, Any]) -> None:
         for most in _MOST_TEXT:
             short = {
                 name: value[:most] if isinstance(value, str) else value
@@ -170,9 +194,9 @@ class StepLogWriter:
                 if not isinstance(value, dict)
             }
             text = json.dumps(short, default=str).encode()
-            if len(text) < _END_BYTES:
+            if len(text) < most_bytes:
                 break
-        self._memory[_END:_THREAD] = text[: _END_BYTES - 1].ljust(_END_BYTES, b"\0")
+        self._memory[at : at + most_bytes] = text[: most_bytes - 1].ljust(most_bytes, b"\0")
 
     @property
     def memory_is_short(self) -> bool:
@@ -194,9 +218,6 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         OSError: It cannot be read.
     """
     data = Path(path).read_bytes()
-    end: dict[str, Any] = {}
-    with suppress(ValueError):
-        end = json.loads(data[_END:_THREAD].partition(b"\0")[0])
     if len(data) != SIZE_BYTES:
         return None
     head = _HEADER.unpack_from(data)
@@ -222,12 +243,21 @@ def read_step_log(path: str | os.PathLike[str]) -> StepLog | None:
         memory=tuple(sorted(filter(all, _READING.iter_unpack(data[_FIRST_READING:_LAYOUT_AT])))),
         layout=interpreter_layout(data),
         left_ring=stopped == 2,
-        end=end,
+        end=_read_text(data[_END:_THREAD]),
         signal=head[15],
         thread=_NUMBER.unpack_from(data, _THREAD)[0],
         place=position,
         place_step=place_step,
+        judged_ns=_NUMBER.unpack_from(data, _JUDGED)[0],
+        judgement=_read_text(data[_JUDGEMENT:_PLACES]),
     )
+
+
+def _read_text(data: bytes) -> dict[str, Any]:
+    """JSON that ends with a 0; empty where there is none."""
+    with suppress(ValueError):
+        return dict(json.loads(data.partition(b"\0")[0]))
+    return {}
 
 
 def _last_place(data: bytes) -> tuple[ThreadStack | None, int | None]:

@@ -23,15 +23,15 @@ from kinetoscope._replacements import Replacements
 from kinetoscope.model import units
 from kinetoscope.storage.system_files import text_of
 
-LEAST_HANG_S = 30.0
-"""No step is taken to hang before."""
+LEAST_OVERDUE_S = 1.0
+"""No step is overdue before."""
 
 MEMORY_SHORT = 0.95
 """The share of the memory that a process may have from which it is likely to be killed."""
 
-_HANG_TIMES = 10.0
+_OVERDUE_TIMES = 2.0
 # The first steps compile, and load what later ones have.
-_FIRST_HANG_S = 600.0
+_FIRST_OVERDUE_S = 60.0
 _KEPT = 128
 _FEWEST = 20
 # Sorting takes as long as some tenths of a short step: so many of those pass before it is done again, else fewer.
@@ -49,11 +49,11 @@ class StepTimes:
 
     Attributes:
         median_ns: The median; 0 while too few steps have ended.
-        hang_ns: A step that takes longer hangs.
+        overdue_ns: A step that takes longer is overdue.
     """
 
-    def __init__(self, least_hang_s: float = LEAST_HANG_S, first_hang_s: float = _FIRST_HANG_S) -> None:
-        self._least_hang_ns = least_hang_s * 1e9
+    def __init__(self, least_s: float = LEAST_OVERDUE_S, first_s: float = _FIRST_OVERDUE_S) -> None:
+        self._least_ns = least_s * 1e9
         self._last: deque[float] = deque(maxlen=_KEPT)
         # Without slow ones, which would else become usual before they have lasted long enough.
         self._usual: deque[float] = deque(maxlen=_KEPT)
@@ -61,7 +61,7 @@ class StepTimes:
         self._slow_from_ns = math.inf
         self._slow_steps, self._slow_ns = 0, 0.0
         self.median_ns = 0.0
-        self.hang_ns = first_hang_s * 1e9
+        self.overdue_ns = first_s * 1e9
 
     def add(self, step_ns: float) -> tuple[int, float]:
         """Add the duration of a step that has ended.
@@ -95,7 +95,7 @@ class StepTimes:
         self._since_look = 0
         if len(self._last) >= _FEWEST:
             longest_ns = sorted(self._last)[int(0.99 * (len(self._last) - 1))]
-            self.hang_ns = max(self._least_hang_ns, _HANG_TIMES * longest_ns)
+            self.overdue_ns = max(self._least_ns, _OVERDUE_TIMES * longest_ns)
         ordered = sorted(self._usual)
         if len(ordered) < _FEWEST:
             return
@@ -182,7 +182,7 @@ class Endings:
     Attributes:
         on_exception: Called with an exception that ends the program; None: not to be told.
         on_exit: Called on SIGTERM; None: not to be told.
-        on_code: Called by `sys.exit` on the main thread with what is not success, and the exception that is being handled. Whether the program
+        on_code: Called by `sys.exit` on the main thread with its argument, and the exception that is being handled. Whether the program
             ends by it is not known yet.
         on_exec: Called with True before another program takes the place of this one, and with False if that failed.
     """
@@ -227,8 +227,8 @@ class Endings:
             call(*arguments)
 
     def _exit(self, status: object = None, /) -> NoReturn:
-        """In place of `sys.exit`: tell of a code that is no success."""
-        if status not in (None, 0) and threading.current_thread() is threading.main_thread():
+        """In place of `sys.exit`: tell of its code."""
+        if threading.current_thread() is threading.main_thread():
             self._tell(self.on_code, status, sys.exception())
         raise SystemExit(status)
 
