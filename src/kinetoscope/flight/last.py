@@ -532,7 +532,8 @@ def _place(files: jobs.RankFiles, now_ns: int | None, *, compare: bool) -> RankP
                 usual_lines = _look_into(trace, status, log, compare=compare)
     except Exception as error:  # noqa: BLE001  (what else is known is shown, whatever is wrong with the file)
         status.problem = f"{type(error).__name__}: {error}"
-    if look is not None:
+    # One that has ended, and that nobody waits for yet, has a state and no line.
+    if look is not None and look.thread_state != jobs.ENDED:
         status.line, status.thread_state, status.thread = look.line, look.thread_state, look.thread
         status.workers, status.others = list(look.workers), list(look.others)
         status.age_s = status.sampled_step = None
