@@ -14,22 +14,10 @@ import sys
 _NOT_THESE = ("__main__", "cli", "examples", "integrations", "launcher", "viewer")
 # What our functions import from elsewhere, and pyarrow, which looks for pandas when it makes arrays; missing ones are skipped.
 _OF_OTHERS = (
-    "encodings.ascii",
-    "encodings.cp437",
-    "duckdb",
-    "numpy.ma",
-    "numpy.polynomial",
-    "pyarrow",
-    "pyarrow.compute",
-    "pyarrow.csv",
-    "pyarrow.ipc",
-    "pyarrow.parquet",
-    "pandas",
-    "pyarrow.pandas_compat",
-    "pyarrow.vendored.version",
-    "pandas.core.arrays.arrow._arrow_utils",
-    "torch.profiler._memory_profiler",
-)
+    "encodings.ascii", "encodings.cp437", "duckdb", "numpy.ma", "numpy.polynomial", "pyarrow",
+    "pyarrow.compute", "pyarrow.csv", "pyarrow.ipc", "pyarrow.parquet", "pandas", "pyarrow.pandas_compat",
+    "pyarrow.vendored.version", "pandas.core.arrays.arrow._arrow_utils", "torch.profiler._memory_profiler",
+)  # fmt: skip
 # An import that has begun on this thread must end on it; another thread would wait for it.
 _TREES = ("duckdb", "kinetoscope", "numpy", "pandas", "pyarrow", "torch")
 # A thousand times longer than it takes; an import that hangs must not hang the program.

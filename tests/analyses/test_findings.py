@@ -369,7 +369,7 @@ def test_an_optimizer_gains_what_a_fused_step_would_not_cost():
         f"aten::{name}" for name in ("add_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "addcdiv_", "item")
     ]
     (finding,) = optimized(names)
-    assert (finding.code, finding.share_percent) == ("single-tensor-optimizer", pytest.approx(19.0))
+    assert (finding.code, finding.share_percent) == ("single-tensor-optimizer", pytest.approx(19.0, rel=1e-4))
     # Two of eight operators' worth of calls stay, and 200 ns of each are its recording.
     assert finding.gain_ns == pytest.approx(8 * (1_900_000 - 160 * 200) * (1 - 2 / 8), rel=1e-3)
     assert optimized(names[:2]) == (), "two operators for each parameter are hardly more than a fused step"
@@ -910,10 +910,10 @@ def test_the_time_of_an_optimizer_that_wraps_another_counts_once():
             name = ("aten::lerp_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")[one % 4]
             builder.span(name, start + 60_000_000 + one * 1_000_000, 1_000_000)
     (finding,) = [one for one in faults(builder.build()) if one.code == "single-tensor-optimizer"]
-    # Of 1 ms an operator, all but four times the longest fixed cost of a call grows with the size: 0.4 of it stays, and half of the rest.
+    # Of 1 ms an operator, all but four times the longest fixed cost of a call grows with the size: of the three quarters that write in place 0.4 stays, and half of the rest.
     streaming, calls = 40 * (1_000_000 - 4 * 5_000), 40 * (4 * 5_000 - 200)
     assert round(finding.share_percent) == 40
-    assert finding.gain_ns == pytest.approx(4 * (streaming * (1 - 0.4) + calls / 2), rel=1e-6)
+    assert finding.gain_ns == pytest.approx(4 * (streaming * (1 - 0.4 * 3 / 4) + calls / 2), rel=1e-6)
 
 
 def test_output_outside_of_the_steps_is_nothing():

@@ -17,21 +17,11 @@ MOSTLY = 0.5
 """A package is named from this part of the time on."""
 # What any layer, any call and any backward pass goes through says nothing.
 _PASSING_ON = (
-    "torch/nn/modules/",
-    "torch/nn/functional.py",
-    "torch/nn/parallel/",
-    "torch/utils/_contextlib.py",
-    "torch/utils/data/",
-    "torch/_ops.py",
-    "torch/serialization.py",
-    "torch/_tensor.py",
-    "torch/_jit_internal.py",
-    "torch/autograd/__init__.py",
-    "torch/autograd/graph.py",
-    "torch/autograd/profiler.py",
-    "torch/optim/",
+    "torch/nn/modules/", "torch/nn/functional.py", "torch/nn/parallel/", "torch/utils/_contextlib.py",
+    "torch/utils/data/", "torch/_ops.py", "torch/serialization.py", "torch/_tensor.py", "torch/_jit_internal.py",
+    "torch/autograd/__init__.py", "torch/autograd/graph.py", "torch/autograd/profiler.py", "torch/optim/",
     "torch/_dynamo/",
-)
+)  # fmt: skip
 # Functions that do more than most callers need: what to call instead and, where it is known, which part of their time that saves.
 _CALLS: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("library_calls.json").read_text("utf-8")

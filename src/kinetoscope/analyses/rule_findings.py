@@ -141,7 +141,8 @@ def owners(
             gain_ns = min(all_ns - of_causes_ns, left_ns[rows].sum())
             here = [cause for cause in explained_by[index] if _same_function(ordered[cause], finding)]
             of_loop = finding.code in RULES and RULES[finding.code].of_loop
-            if not (here and of_loop) or gain_ns < LEAST_EFFECT * whole_ns:
+            is_known = finding.gain_ns is not None
+            if not (here and of_loop and is_known) or gain_ns < LEAST_EFFECT * whole_ns:
                 continue
             owner = max(here, key=lambda cause: owned_ns[cause][rows].sum())
             ordered[owner] = _with_effect(ordered[owner], finding, int(gain_ns), whole_ns)

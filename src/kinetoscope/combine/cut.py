@@ -31,17 +31,9 @@ from kinetoscope.model.trace_data import AnyTrace, TraceData
 
 # In this order, so that each comes after all that refer to it.
 _ORDER = (
-    "origins",
-    "arguments",
-    "shapes",
-    "parameters",
-    "stacks",
-    "frames",
-    "modules",
-    "streams",
-    "threads",
+    "origins", "arguments", "shapes", "parameters", "stacks", "frames", "modules", "streams", "threads",
     "strings",
-)
+)  # fmt: skip
 
 
 def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Mask) -> list[str]:

@@ -18,35 +18,19 @@ from kinetoscope.model.trace_data import TraceData, derived
 
 # Any of these files reveals the folder of a torch package, installed or not.
 _KNOWN_FILES = (
-    "/torch/nn/modules/module.py",
-    "/torch/utils/_contextlib.py",
-    "/torch/_tensor.py",
-    "/torch/autograd/__init__.py",
-    "/torch/autograd/graph.py",
-    "/torch/optim/optimizer.py",
-    "/torch/_dynamo/eval_frame.py",
-)
+    "/torch/nn/modules/module.py", "/torch/utils/_contextlib.py", "/torch/_tensor.py", "/torch/autograd/__init__.py",
+    "/torch/autograd/graph.py", "/torch/optim/optimizer.py", "/torch/_dynamo/eval_frame.py",
+)  # fmt: skip
 _PACKAGES = ("torch", "torchgen", "functorch", "torchvision", "torchaudio", "kinetoscope")
 # torch.compile puts generated files into a folder named after the beginning of the file name.
 _GENERATED = re.compile(r"/(\w\w)/c\1[a-z2-7]{40,}\.py$")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 # This package's examples count as user programs.
 _OWN_PROGRAMS = ("/kinetoscope/examples/", "/kinetoscope/demo/")
-_OWN_ROOMS = tuple(
-    f"/kinetoscope/{part}"
-    for part in (
-        "cli/",
-        "collect/",
-        "flight/",
-        "integrations/",
-        "trace/",
-        "tables/",
-        "formats/",
-        "launcher/",
-        "_after_import.py",
-        "__main__.py",
-    )
-)
+_OWN_ROOMS = tuple(f"/kinetoscope/{part}" for part in (
+    "cli/", "collect/", "flight/", "integrations/", "trace/", "tables/", "formats/", "launcher/", "_after_import.py",
+    "__main__.py",
+))  # fmt: skip
 
 
 @derived

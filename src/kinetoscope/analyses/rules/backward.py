@@ -206,9 +206,10 @@ def evaluation_in_step(loop: Loop) -> Answer:
     which runs forward without autograd and later again, is `recomputation-cost`.
     """
     spans = loop.trace.columns("spans")
-    if not (loop.inside & (spans["kind"] == SpanKind.BACKWARD)).any():
-        return None
-    called = loop.outermost & (spans["kind"] == SpanKind.OPERATOR) & (spans["phase"] == Phase.FORWARD)
+    back = loop.inside & (spans["kind"] == SpanKind.BACKWARD)
+    # What runs once training has ended is what the program trains for.
+    called = loop.outermost & (spans["start_ns"] < spans["start_ns"][back].max(initial=0))
+    called &= (spans["kind"] == SpanKind.OPERATOR) & (spans["phase"] == Phase.FORWARD)
     called = np.flatnonzero(called & (spans["module"] >= 0) & ~loop.in_optimizer & ~loop.in_loading)
     # Operators that autograd records have a sequence number, or call one that has.
     has_graph = np.isin(called, loop.called_by(np.flatnonzero(loop.inside & (spans["sequence"] >= 0))))

@@ -27,8 +27,8 @@ LEAST_SAMPLES = 5
 """Fewer samples of workers do not say which of their lines is slow."""
 LEAST_FUNCTION_PERCENT = 10.0
 """A function that takes so much of the steps to make batches is a finding of its own."""
-TAKE_NS = 300_000
-"""What the loop needs to take a batch from a worker, through a pipe and shared memory, rather than making it itself."""
+TAKE_NS, TAKE_OF_HOST_NS = 300_000, 500_000
+"""What the loop needs to take a batch from a worker, through a pipe and shared memory; without a device the worker runs on the cores of the loop."""
 MANY_TENSORS_NS = 10_000_000
 """What the loop needs to receive at least ten tensors of a batch: up to a millisecond each, in which both ends prove who they are."""
 MOST_WORKERS = 4
@@ -90,7 +90,8 @@ def main_process_loading(loop: Loop) -> Answer:
         return None
     if _shuffles(loop, waits) >= LEAST_SHUFFLES * len(waits):
         return _waiting(loop, waits, wait_ns, "", None, *_NEW_ITERATORS)
-    if loop.share(min(wait_ns, usual_ns) - TAKE_NS * len(waits)) < LEAST_PERCENT:
+    take_ns = TAKE_OF_HOST_NS if loop.device is None else TAKE_NS
+    if loop.share(min(wait_ns, usual_ns) - take_ns * len(waits)) < LEAST_PERCENT:
         return None
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] == loop.thread]

@@ -7,6 +7,8 @@ import numpy as np
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.ledger.avoidable_work.waste import waste_of
+from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import lies_in, nearest_of
 from kinetoscope.model.rows import Rows
 from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.costs.operator_names import names
@@ -19,13 +21,11 @@ OF_GROUPS = 0.75
 """What one group saves of the time of many groups of small parameters."""
 FUSED_OPERATORS = 2.0
 """What calling a fused step costs for each parameter, in operators."""
-TRAFFIC = {"Adam": 7 / 19, "AdamW": 7 / 21, "SGD": 5 / 10, "Adagrad": 5 / 12}
-"""What a fused step reads and writes, as a part of what the operators of single parameters do.
+TRAFFIC = {"Adam": 7 / 15, "AdamW": 7 / 17, "SGD": 5 / 8, "Adagrad": 5 / 10}
+"""What a fused step reads and writes, as a part of what the operators do that write in place: those that return a new tensor also wait for its memory.
 
-Adam's operators read and write 19 tensors of the size of each parameter (`lerp_` 3, `mul_` 2, `addcmul_` 4, `sqrt` 2, `div` 2, `add_` 2, `addcdiv_` 4), a
-fused step 7 (parameter, gradient and both averages, of which it writes three). Calls and traffic were both measured from 64 to 1,048,576 elements: 0.15 to
-0.3 of the calls and 0.35 to 0.41 of the rest for Adam and AdamW, 0.46 to 0.58 for SGD with momentum and weight decay. The benchmark
-`healthy_networks` compares the promise with what the advice gains.
+Adam's operators of this kind read and write 15 tensors of the size of each parameter (`lerp_` 3, `mul_` 2, `addcmul_` 4, `add_` 2, `addcdiv_` 4), a
+fused step 7 (parameter, gradient and both averages, of which it writes three). Measured step by step in turns with 6 to 34 parameters, up to 1,638,400 elements.
 """
 OTHER_TRAFFIC = 0.4
 RECORD_NS, SHAPES_NS = 200, 150
@@ -52,29 +52,47 @@ _FOREACH = frozenset(("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop",
     is_predicted=True,
 ).selects
 def single_tensor_optimizer(loop: Loop) -> Answer:
-    """An optimizer without fused or foreach operators."""
-    ranges, (rows, count_of) = loop.optimizer_ranges, _operators(loop)
-    if len(ranges) == 0 or len(rows) == 0 or any(name.startswith(_TOGETHER) for name in count_of):
+    """Optimizers without fused or foreach operators, each by itself."""
+    name = loop.trace.column("spans", "name")[loop.optimizer_ranges]
+    matches = (_of_optimizer(loop, loop.optimizer_ranges[name == number]) for number in np.unique(name))
+    return [match for match in matches if match is not None]
+
+
+def _of_optimizer(loop: Loop, ranges: Rows) -> Match | None:
+    rows, count_of = _operators(loop, ranges)
+    if len(rows) == 0 or any(name.startswith(_TOGETHER) for name in count_of):
         return None
     # Each parameter has most of its operators once.
     parameters = float(np.median([*count_of.values()]))
     if loop.per_step(parameters) < LEAST_PARAMETERS or len(rows) < LEAST_OPERATORS * parameters:
         return None
-    optimizer = _name_of_optimizer(loop)
-    cost_ns = loop.optimizer_ns - _products_ns(loop, rows)
+    optimizer = _name_of_optimizer(loop, ranges)
+    cost_ns = _updating_ns(loop, ranges, rows) - _products_ns(loop, rows)
     # What updates rows of tables that have no gradient is another finding.
     part = waste_of(loop.trace).part[rows]
     updated_ns = cost_ns - loop.typical_sum(rows, part * loop.trace.column("spans", "duration_ns")[rows])
     # Without the records of its operators, the optimizer takes less.
-    alone_ns = max(updated_ns - _records_ns(loop), updated_ns // 2)
-    streaming_ns = min(_streaming_ns(loop, rows[part <= 0]), alone_ns)
+    alone_ns = max(updated_ns - _records_ns(loop, ranges), updated_ns // 2)
+    rows_of_gradients = rows[part <= 0]
+    streaming_ns = min(_streaming_ns(loop, rows_of_gradients), alone_ns)
+    in_place_ns = min(_streaming_ns(loop, rows_of_gradients, writes="_"), streaming_ns)
     left_ns = (alone_ns - streaming_ns) * FUSED_OPERATORS * parameters / len(rows)
-    gain_ns = round(alone_ns - left_ns - streaming_ns * TRAFFIC.get(optimizer, OTHER_TRAFFIC))
+    gain_ns = round(alone_ns - left_ns - in_place_ns * TRAFFIC.get(optimizer, OTHER_TRAFFIC))
     together = "fused" if optimizer in _FUSED else "foreach" if optimizer in _FOREACH and loop.device else ""
     advice = f"Pass {together}=True to {optimizer}." if together else single_tensor_optimizer.advice
     advice = advice.replace("the optimizer", optimizer)
     words = {"optimizer": optimizer, "operators": len(rows)}
     return Match(ranges, cost_ns, words, gain_ns=gain_ns, advice=advice, time=loop.when(ranges))
+
+
+def _updating_ns(loop: Loop, ranges: Rows, rows: Rows) -> int:
+    """How long the steps of an optimizer take from their first operator to the end of the last: what Python does before and after, it does with a fused operator, too."""
+    if loop.device is not None:
+        return loop.optimizer_ns
+    spans, steps = loop.trace.columns("spans"), Groups.by([nearest_of(loop.trace, ranges)[rows]])
+    start_ns = spans["start_ns"][rows]
+    took_ns = steps.maxima(start_ns + spans["duration_ns"][rows]) - steps.minima(start_ns)
+    return loop.typical_sum(rows[steps.first], took_ns)
 
 
 def _products_ns(loop: Loop, rows: Rows) -> int:
@@ -83,9 +101,9 @@ def _products_ns(loop: Loop, rows: Rows) -> int:
     return loop.typical_sum(products, loop.trace.column("spans", "duration_ns")[products])
 
 
-def _operators(loop: Loop) -> tuple[Rows, dict[str, int]]:
-    """The operators that the optimizer calls, and how many there are of each name."""
-    rows = np.flatnonzero(loop.outermost & loop.in_optimizer)
+def _operators(loop: Loop, ranges: Rows) -> tuple[Rows, dict[str, int]]:
+    """The operators that steps of an optimizer call, and how many there are of each name."""
+    rows = np.flatnonzero(loop.outermost & loop.in_optimizer & lies_in(loop.trace, ranges))
     distinct_names, counts = np.unique(loop.trace.column("spans", "name")[rows], return_counts=True)
     return rows, {
         loop.trace.strings[name]: count
@@ -93,8 +111,8 @@ def _operators(loop: Loop) -> tuple[Rows, dict[str, int]]:
     }
 
 
-def _name_of_optimizer(loop: Loop) -> str:
-    name = loop.trace.strings[int(loop.trace.column("spans", "name")[loop.optimizer_ranges[0]])]
+def _name_of_optimizer(loop: Loop, ranges: Rows) -> str:
+    name = loop.trace.strings[int(loop.trace.column("spans", "name")[ranges[0]])]
     return name.partition("#")[2].removesuffix(".step") or "optimizer"
 
 
@@ -111,7 +129,8 @@ def _name_of_optimizer(loop: Loop) -> str:
 ).selects
 def many_parameter_groups(loop: Loop) -> Answer:
     """An optimizer with an operator for each of many groups, of those that update several parameters at once."""
-    ranges, (rows, count_of) = loop.optimizer_ranges, _operators(loop)
+    ranges = loop.optimizer_ranges
+    rows, count_of = _operators(loop, ranges)
     together = [count for name, count in count_of.items() if name.startswith(_TOGETHER)]
     # Each group has an operator that it calls once.
     groups = min(together, default=0) / max(len(ranges), 1)
@@ -119,24 +138,26 @@ def many_parameter_groups(loop: Loop) -> Answer:
         return None
     cost_ns = loop.optimizer_ns
     gain_ns = (cost_ns - min(_streaming_ns(loop, rows), cost_ns)) * OF_GROUPS * (1 - 1 / groups)
-    words = {"optimizer": _name_of_optimizer(loop), "groups": round(groups)}
+    words = {"optimizer": _name_of_optimizer(loop, ranges), "groups": round(groups)}
     return Match(ranges, cost_ns, words, gain_ns=gain_ns, time=loop.when(ranges))
 
 
-def _records_ns(loop: Loop) -> int:
-    """What recording the operators of the optimizer took; nothing with a device, which works meanwhile."""
+def _records_ns(loop: Loop, ranges: Rows) -> int:
+    """What recording the operators of an optimizer took; nothing with a device, which works meanwhile."""
     if loop.device is not None:
         return 0
     spans = loop.trace.columns("spans")
-    rows = np.flatnonzero(loop.inside & loop.in_optimizer)
+    rows = np.flatnonzero(loop.inside & loop.in_optimizer & lies_in(loop.trace, ranges))
     return len(rows) * RECORD_NS + int((spans["shapes"][rows] >= 0).sum()) * SHAPES_NS
 
 
-def _streaming_ns(loop: Loop, rows: Rows) -> int:
-    """The time of the operators of an optimizer that grows with the size of parameters: what they take beyond their shortest call; 0 with a device."""
+def _streaming_ns(loop: Loop, rows: Rows, writes: str = "") -> int:
+    """The time of the operators of an optimizer, or of those whose names end so, that grows with the size of parameters: what they take beyond their shortest call; 0 with a device."""
     if loop.device is not None:
         return 0
     spans = loop.trace.columns("spans")
+    strings = loop.trace.strings
+    rows = rows[[strings[name].endswith(writes) for name in spans["name"][rows].tolist()]]
     took = spans["duration_ns"][rows]
     _, kind = np.unique(spans["name"][rows], return_inverse=True)
     shortest = np.array(

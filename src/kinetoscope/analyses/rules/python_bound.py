@@ -15,6 +15,7 @@ from kinetoscope.model import units
 from kinetoscope.model.hierarchy import garbage_collections
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.schema import SampleWait
+from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.host.source_lines import line_text
 
 LEAST_NS = 200_000
@@ -37,6 +38,7 @@ _COLLECTS_ITSELF = (
     "The program collects garbage itself {often}{at}: {share} of {time}, at most {longest:ns} at once",
     "Call gc.collect() less often, and at the same time on all ranks; gc.freeze() after the model is built makes each call shorter.",
 )
+_OF_IMPORTS = "Call gc.disable() before this line, which imports modules, and gc.enable() after it: what modules create stays."
 OTHER_WAITS = ", such as for a file, a lock or another thread"
 _ADVICE = (
     "Wait for it less often, or let another thread do it while the loop goes on: write files in the background, prepare ahead what the loop needs, hold "
@@ -78,26 +80,8 @@ _WAITS = {
 
 # What a line calls, without its arguments: names before a parenthesis, of functions or methods.
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
-_NO_CALLS = frozenset(
-    (
-        *keyword.kwlist,
-        "print",
-        "len",
-        "range",
-        "zip",
-        "enumerate",
-        "list",
-        "tuple",
-        "dict",
-        "set",
-        "str",
-        "int",
-        "float",
-        "isinstance",
-        "super",
-        "max",
-        "min",
-    )
+_NO_CALLS = frozenset(keyword.kwlist) | names(
+    "print len range zip enumerate list tuple dict set str int float isinstance super max min"
 )
 _MOST_CALLED = 3
 _NUMPY = "Express it in torch, whose operators compute in float32 and without a copy to NumPy and back; where it must be NumPy, keep the type of the tensor."
@@ -220,7 +204,9 @@ def gc_pause(loop: Loop) -> Answer:
     if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(line_text(loop.trace, line.file, line.line)):
         text, advice = _COLLECTS_ITSELF
         return Match(rows, time_ns, words, place=line, spans=longest(loop, rows), text=text, advice=advice)
-    return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows))
+    importing = rows[np.append(loop.importing, False)[spans["stack"][rows]]]
+    advice = _OF_IMPORTS if 2 * loop.total_ns(importing) > time_ns else ""
+    return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows), advice=advice)
 
 
 def _may_collect(loop: Loop) -> bool:

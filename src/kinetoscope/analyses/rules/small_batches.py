@@ -60,16 +60,21 @@ def _match(loop: Loop, place: SourceLine, rows: Rows) -> Match | None:
         return None
     inner = {loop.place_of_stack(stack) for stack in np.unique(spans["stack"][rows]).tolist()}
     python_ns = sum(gap.time_ns for gap in loop.gaps if gap.place in inner - {place})
-    # What else the loop does for each item.
+    # What else the loop does for each item, once and not in a loop of its own.
+    of_function = [
+        (line, more, times_of(loop, more))
+        for line, _, more in loop.by_place(called_by_lines(loop))
+        if (line.file, line.function) == (place.file, place.function) and line.line != place.line
+    ]
+    inner_loops = {line.line for line, _, times in of_function if SAME_LOOP * times > calls}
     loop_lines = [
         (line, more)
-        for line, _, more in loop.by_place(called_by_lines(loop))
-        if (line.file, line.function) == (place.file, place.function)
-        and line.line != place.line
-        and times_of(loop, more) >= SAME_LOOP * calls
+        for line, more, times in of_function
+        if times >= SAME_LOOP * calls and line.line not in inner_loops
     ]
     numbers = [place.line, *(line.line for line, _ in loop_lines)]
-    python_ns += sum(python_of_lines(loop, replace(place, line=min(numbers), until=max(numbers))).values())
+    of_lines = python_of_lines(loop, replace(place, line=min(numbers), until=max(numbers)))
+    python_ns += sum(time_ns for line, time_ns in of_lines.items() if line.line not in inner_loops)
     rows = np.concatenate([rows, *(more for _, more in loop_lines)])
     time_ns = loop.cost_ns(rows, with_device=False) + python_ns
     words = {"items": f"{round(loop.per_step(calls)):,} times", "mean": mean_ns(loop, rows)}

@@ -14,7 +14,10 @@ from kinetoscope.analyses.loop import Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.output_in_step import kinds_of_stacks
 from kinetoscope.analyses.rules.python_bound import calls_at
+from kinetoscope.ledger.avoidable_work.dataflow import calls_that_follow
+from kinetoscope.ledger.avoidable_work.distinct_calls import VIEWS
 from kinetoscope.ledger.avoidable_work.waste import waste_of
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import lies_in
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.schema import Phase, SpanKind
@@ -44,9 +47,12 @@ SAME_LOOP = 0.45
 """A line that runs so often as another one of its function is in the same loop: one in a branch that is taken half of the time, too."""
 _LOOPS_OF_TORCH = ("/torch/nn/utils/", "/torch/optim/")
 """Loops over parameters in torch itself are not the program's to change."""
+_ONE_BY_ONE = "Each round needs the result of the one before, so no operator does all at once: run more items side by side in each round, or do with fewer operators."
 _AT_ONCE = "Make them one module that works on all inputs at once: one nn.Embedding with an offset for each column, a grouped convolution, torch.bmm or torch.func.stack_module_state with vmap."
 _OF_READS = ("aten::resolve_conj", "aten::resolve_neg")
 """What `.tolist()` and `.numpy()` call themselves."""
+_FILLS = frozenset({"aten::copy_", "aten::index_put_", "aten::fill_"})
+"""What a line writes into a tensor for all rounds follows from what it wrote before, whatever it writes."""
 _LOOPING = ("aten::select", "aten::slice", "aten::unbind", "aten::index", "aten::stack", "aten::cat")
 
 
@@ -148,9 +154,9 @@ def _small(
     other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
     # The line of a cell says what to do about the whole loop.
     is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in other_lines)
+    every = np.concatenate([rows, *(more for _, more in other_lines)])
     if is_of_cells or (mean_ns(loop, rows) > MOST_MEAN_NS and cells < LEAST_CELLS):
         return None
-    every = np.concatenate([rows, *(more for _, more in other_lines)])
     numbers = [place.line, *(line.line for line, _ in other_lines)]
     lines_of_loop = replace(place, line=min(numbers), until=max(numbers))
     # A loop in forward is one in backward, too.
@@ -171,12 +177,17 @@ def _small(
     }
     if not is_loop:
         words["looping"] = f" in {modules} modules that do not need each other's results"
-    advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
+    gain_ns: float | None = time_ns - work_ns(loop, every, backward)
+    advice = "" if is_loop else _AT_ONCE
+    if cells >= LEAST_CELLS:
+        advice = "Give whole sequences to nn.LSTM, nn.GRU or nn.RNN instead of single steps to a cell."
+    elif is_loop and _feeds_itself(loop, every):
+        advice, gain_ns = _ONE_BY_ONE, None
+    elif mean_ns(loop, every) > MOST_MEAN_NS:
+        # What other lines of the loop compute takes as long in any other form.
+        gain_ns = None
     when = loop.when(np.concatenate((every, backward))) | loop.python
-    return Match(
-        rows, time_ns, words, gain_ns=time_ns - work_ns(loop, every, backward), place=lines_of_loop,
-        advice=advice if cells >= LEAST_CELLS else "" if is_loop else _AT_ONCE, time=when,
-    )  # fmt: skip
+    return Match(rows, time_ns, words, gain_ns=gain_ns, place=lines_of_loop, advice=advice, time=when)
 
 
 def are_independent(loop: Loop, rows: Rows) -> bool:
@@ -189,6 +200,22 @@ def are_independent(loop: Loop, rows: Rows) -> bool:
     reads = np.unique(np.stack((storage, module))[:, ~is_result], axis=1)
     maker = dict(zip(*makes.tolist(), strict=True))
     return bool(maker) and all(maker.get(read, by) == by for read, by in zip(*reads.tolist(), strict=True))
+
+
+def _feeds_itself(loop: Loop, rows: Rows) -> bool:
+    """Whether most operators of a loop compute from what they made in an earlier round, as far as their tensors were recorded."""
+    spans = loop.trace.columns("spans")
+    rows = rows[~loop.are_named(rows, VIEWS | _FILLS)]
+    if len(rows) == 0:
+        return False
+    calls = Groups.by([spans[name][rows] for name in ("name", "stack", "module")])
+    times = calls.sizes()[calls.of_row]
+    # What a line calls several times in a round may follow from itself without any loop.
+    once = times < 2 * min(times[times >= SAME_LOOP * np.median(times)], default=0)
+    call_of = dict(zip(rows[once].tolist(), calls.of_row[once].tolist(), strict=True))
+    step = loop.step_of(np.arange(len(spans)))
+    again, follows = calls_that_follow(loop.trace, call_of, np.where(loop.in_optimizer, -1, step))
+    return 2 * follows > again
 
 
 def work_ns(loop: Loop, *operators: Rows) -> int:

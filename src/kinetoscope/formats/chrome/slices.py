@@ -108,18 +108,9 @@ def _merged(source: str, facts: dict[str, Any]) -> str:
 
 
 _COPIED = (
-    "start_ns",
-    "duration_ns",
-    "name",
-    "kind",
-    "thread",
-    "lane",
-    "sequence",
-    "forward_thread",
-    "module",
-    "shapes",
+    "start_ns", "duration_ns", "name", "kind", "thread", "lane", "sequence", "forward_thread", "module", "shapes",
     "flags",
-)
+)  # fmt: skip
 _OPTIONAL = ("record_function", "event_index", "external_id", "correlation", "stream")
 _UNSURE = '{"Calls":"1 or more: several operators of one call look the same as several calls"}'
 # Kineto's category names before torch 1.11, mapped to the current ones, the only ones that current tools know.

@@ -1,3 +1,3 @@
 """Avoidable work: results that are recomputed, discarded or overwritten, and operators with a cheaper equivalent."""
 
-__all__ = ["padding", "repeats", "waste"]
+__all__ = ["dataflow", "distinct_calls", "padding", "repeats", "waste"]

@@ -6,7 +6,7 @@ A storage identifies a tensor, so a view is the tensor that it views. A result f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -41,7 +41,7 @@ _WITH_BIAS_FIRST = names("aten::addmm aten::baddbmm")
 
 
 @dataclass(frozen=True, slots=True)
-class _Operation:
+class Operation:
     """An operator recorded with its tensors: its span, the (argument, storage) pairs that it reads, and the storages of its results."""
 
     span: int
@@ -71,7 +71,7 @@ def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
     looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
     if not (copies or looks_for_unused):
         return []
-    operations = list(_operations(trace, outer))
+    operations = list(recorded_operations(trace))
     key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
     key_of = np.full(len(spans), -1)
     key_of[forward] = key.of_row
@@ -109,12 +109,14 @@ def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
     return np.sort(order[raises & (sequence >= 0) & never[calls.of_row]])
 
 
-def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
+def recorded_operations(trace: TraceData) -> Iterator[Operation]:
     """The operators recorded with their tensors, in order of time."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
-    span = nearest_of(trace, outer)[versions["span"]]
+    span = nearest_of(trace, outermost_operators(trace))[versions["span"]]
     rows = np.flatnonzero((span >= 0) & (versions["number"] == 0) & (versions["storage"] > 0))
     rows = rows[np.lexsort((rows, span[rows], spans["start_ns"][span[rows]]))]
+    if len(rows) == 0:
+        return
     of_span = span[rows]
     first = np.flatnonzero(begins_run(of_span))
     argument, is_result = (versions[name][rows].tolist() for name in ("argument", "result"))
@@ -123,14 +125,47 @@ def _operations(trace: TraceData, outer: Rows) -> Iterator[_Operation]:
     storage = (versions["storage"][rows] + ((process + 1) << 44)).tolist()
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
         numbers = range(begin, end)
-        yield _Operation(
+        yield Operation(
             int(of_span[begin]),
             tuple((argument[row], storage[row]) for row in numbers if not is_result[row]),
             tuple(storage[row] for row in numbers if is_result[row]),
         )
 
 
-def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[_Operation]) -> Mask:
+def calls_that_follow(trace: TraceData, call_of: Mapping[int, int], step: Rows) -> tuple[int, int]:
+    """Count which calls compute from the result of an earlier one like them.
+
+    Args:
+        trace: The trace.
+        call_of: Which call, a number from 0, some operators are, by their rows.
+        step: The step of each span; -1 for those whose results do not count.
+
+    Returns:
+        How many of the operators are not the first like them in a step, and how many of these compute from an earlier one like them.
+    """
+    of_storage: dict[int, int] = defaultdict(int)
+    again = follows = ran = 0
+    at_step = -1
+    for operation in recorded_operations(trace):
+        if step[operation.span] < 0:
+            continue
+        if step[operation.span] != at_step:
+            at_step, ran = step[operation.span], 0
+            of_storage.clear()
+        # The calls that a tensor was computed from are bits of a number.
+        calls = 0
+        for _, storage in operation.reads:
+            calls |= of_storage[storage]
+        if operation.span in call_of:
+            this = 1 << call_of[operation.span]
+            again += bool(ran & this)
+            follows += bool(calls & this)
+            ran, calls = ran | this, calls | this
+        of_storage.update(dict.fromkeys(operation.results, calls))
+    return again, follows
+
+
+def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[Operation]) -> Mask:
     """Spans in steps whose first and last forward operators were recorded with tensors: a slice of a step hides some readers."""
     spans = trace.columns("spans")
     is_recorded = np.zeros(len(spans), bool)
@@ -143,7 +178,7 @@ def _is_in_full_step(trace: TraceData, forward: Rows, operations: list[_Operatio
     return np.asarray(in_full)
 
 
-def _never_read(operations: list[_Operation], key_of: dict[int, int]) -> set[int]:
+def _never_read(operations: list[Operation], key_of: dict[int, int]) -> set[int]:
     """The keys of candidates whose results no live operator reads in any step."""
     read: set[int] = set()
     candidates: set[int] = set()
@@ -181,7 +216,7 @@ class _Copies:
         # For the result of a lookup with an index of unknown size: the rows of its source.
         self._source_rows: dict[int, int] = {}
 
-    def make(self, operation: _Operation, call: DistinctCall | None) -> float:
+    def make(self, operation: Operation, call: DistinctCall | None) -> float:
         """Follow an operator; return how many copies of each row it multiplies, 1 unless it is a matrix product."""
         copies = None if call is None else self._made_by(operation, call)
         for storage in operation.results:
@@ -192,7 +227,7 @@ class _Copies:
             self._source_rows.update(dict.fromkeys(operation.results, call.operands[0][0]))
         return copies[0] if copies is not None and call is not None and call.family == "matmul" else 1.0
 
-    def _made_by(self, operation: _Operation, call: DistinctCall) -> tuple[float, int] | None:
+    def _made_by(self, operation: Operation, call: DistinctCall) -> tuple[float, int] | None:
         if (copies := _copies(call)) >= LEAST_COPIES:
             rows = call.operands[1][0] if call.name in _LOOK_UPS else round(call.operands[0][0] * copies)
             return copies, rows
@@ -220,7 +255,7 @@ class _Copies:
         return None if differ or not all(are_rows[storage] for storage in copied) else (copies, rows)
 
 
-def _shapes(operation: _Operation, call: DistinctCall) -> list[tuple[int, ...]]:
+def _shapes(operation: Operation, call: DistinctCall) -> list[tuple[int, ...]]:
     """The shapes of the tensors that an operator reads, in the order of its reads; empty if unknown."""
     position: dict[int, int] = defaultdict(int)
     shapes = []
