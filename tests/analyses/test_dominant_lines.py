@@ -57,3 +57,20 @@ def test_where_something_gains_much_nothing_else_is_named():
     codes = [finding.code for finding in training(3_000_000).findings]
     assert "python-bound" in codes
     assert "dominant-line" not in codes
+
+
+def test_a_call_that_takes_most_of_the_time_in_many_lines_is_named_with_its_callers():
+    builder = TraceBuilder().know("program", {"command": ["train.py"], "folder": FOLDER})
+    shapes = builder.shapes([[1728, 4], [4]], ["float", "float"])
+    for step in range(STEPS):
+        start_ns = step * STEP_NS
+        builder.step(step, start_ns, STEP_NS)
+        for number in range(9):
+            inner = (MODEL, 30 + number, f"overlap_{number}")
+            stack = builder.stack(MAIN, STEP, (MODEL, 12, "suppress"), inner)
+            builder.span("aten::mul", start_ns + number * 1_000_000, 1_000_000, stack=stack, shapes=shapes)
+    dominant = examine(builder.build()).findings[0]
+    assert (dominant.code, dominant.place.file, dominant.place.line) == ("dominant-line", MODEL, 12)
+    text = plain(dominant.finding)
+    assert "model.py:12 takes 90.0 % of step time" in text
+    assert "called at train.py:20 and train.py:50" in text

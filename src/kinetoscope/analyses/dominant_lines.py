@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinetoscope.analyses.finding import Finding
 from kinetoscope.analyses.hot_lines import operator_of_cells
 from kinetoscope.analyses.line_tree import line_nodes, stacks_of_cells
 from kinetoscope.analyses.loop import Loop, SourceLine
-from kinetoscope.analyses.rule import Match, Rule
+from kinetoscope.analyses.rule import NOWHERE, Match, Rule
 from kinetoscope.analyses.rules.python_bound import calls_at
 from kinetoscope.analyses.rules.sequences import model_call
 from kinetoscope.analyses.slow_lines import overlap
@@ -28,7 +29,7 @@ DOMINANT_LINE = Rule(
     "dominant-line",
     "{place} takes {share} of {time}{ratio}: {count:call} of {operator}{sizes}, {mean:ns} each{inside}{calls}",
     "Look whether all of it is needed: fewer or smaller inputs, a result that is kept, a smaller type.",
-    finds="a line of the program takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
+    finds="a line of the program, or a call with all that it runs, takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
     source="a share of the time; no fault by itself, so it has no gain, unless most of it is in a function of a library for which a cheaper one is known",
     also="where no other finding gains 5%",
     least=25.0,
@@ -38,6 +39,8 @@ MOST_LINES, MOST_SHAPES = 3, 2
 LEAST_KERNEL = 128
 """From so many elements on, a kernel has cheaper ways if it is a product of smaller ones, or through Fourier transforms."""
 LARGE_KERNEL = "A kernel as large as this one has cheaper ways: through torch.fft (multiply the transforms of padded signals) or, if it is the product of a column and a row, as a Gaussian is, two convolutions with these."
+MOST_OF_CALLER = 2.0
+"""A line that takes at most so many times what a call below it does is named with it."""
 ALL_OF_CALL = 1.25
 """A call of a model that takes at most so many times what a line in it does is the place: what the model is given decides what that line has to do."""
 
@@ -81,6 +84,43 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
             caller = nodes[caller].caller
         if not is_named:
             findings.append(_finding(loop, cells, of_line, time_ns, at_line, inner))
+    return [*findings, *_dominant_calls(loop, cells, rows, node, node_ns, [*others, *findings])]
+
+
+def _dominant_calls(
+    loop: Loop, cells: Cells, rows: Rows, node: Rows, node_ns: NDArray[Any], others: Sequence[Finding]
+) -> list[Finding]:
+    """The innermost calls that take most of the time in many lines, none of which does by itself, if the other findings do not explain them."""
+    nodes, _ = line_nodes(loop.trace)
+    _, first = line_groups(loop.trace)
+    places = [loop.place_of_frame(int(first[entry.line])) if entry.line >= 0 else NOWHERE for entry in nodes]
+    is_large = [
+        number > 0 and loop.share(took_ns) >= DOMINANT_LINE.least for number, took_ns in enumerate(node_ns)
+    ]
+    findings = []
+    for number in np.flatnonzero(is_large).tolist():
+        if not nodes[number].children or any(is_large[child] for child in nodes[number].children.values()):
+            continue
+        inside = np.zeros(len(nodes), bool)
+        inside[number] = True
+        for below in range(number + 1, len(nodes)):
+            inside[below] = inside[nodes[below].caller]
+        inner_places = [places[inner] for inner in np.flatnonzero(inside).tolist()]
+        explained_ns = [
+            node_ns[number] if other.code == DOMINANT_LINE.code else other.gain_ns or 0
+            for other in others
+            if any(overlap(place, other.place) for place in inner_places)
+        ]
+        callers, caller = [], nodes[number].caller
+        while caller and node_ns[caller] <= MOST_OF_CALLER * node_ns[number]:
+            callers.append(str(places[caller]))
+            caller = nodes[caller].caller
+        is_here = rows[inside[node]]
+        time_ns = int(cells.time_ns[is_here].sum())
+        if 2 * sum(explained_ns) >= time_ns:
+            continue
+        largest = np.argmax(np.where(inside, Groups(node, len(nodes)).sums(cells.time_ns[rows]), 0))
+        findings.append(_finding(loop, cells, is_here, time_ns, places[number], places[largest], callers))
     return findings
 
 
@@ -90,7 +130,13 @@ def _has_large_kernel(sizes: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _finding(
-    loop: Loop, cells: Cells, rows: Rows, time_ns: int, place: SourceLine, inner: SourceLine
+    loop: Loop,
+    cells: Cells,
+    rows: Rows,
+    time_ns: int,
+    place: SourceLine,
+    inner: SourceLine,
+    callers: Sequence[str] = (),
 ) -> Finding:
     name, count = operator_of_cells(loop.trace, cells, rows)
     named = rows[cells.name[rows] == name]
@@ -111,7 +157,7 @@ def _finding(
         "mean": int(cells.time_ns[named].sum()) / max(count, 1),
         "sizes": f" on {' and '.join(shapes)}" if shapes else "",
         "inside": f" at {inner}" if inner != place else "",
-        "calls": calls_at(loop, place),
+        "calls": calls_at(loop, place) + (f", called at {' and '.join(callers[:2])}" if callers else ""),
     }
     spans = np.unique(cells.span[rows])
     spans = spans[spans >= 0]

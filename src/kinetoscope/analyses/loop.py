@@ -6,7 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -124,6 +124,7 @@ class Gap:
         wait: What it waited for most of that part: a `SampleWait`.
         called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
         kind_ns: What of the time is in the steps of each kind.
+        stack_ns: How long in each stack that it ran in, by its row in `stacks`.
     """
 
     place: SourceLine
@@ -134,6 +135,7 @@ class Gap:
     called_part: float = 0.0
     wait: int = SampleWait.UNKNOWN
     kind_ns: tuple[float, ...] = ()
+    stack_ns: Mapping[int, float] = field(default_factory=dict)
 
 
 class Loop:
@@ -775,6 +777,9 @@ class Loop:
         )
         by_wait = Groups.cells(all_gaps.shares.wait, place_of, (len(SampleWait), len(numbers)))
         waits = by_wait.sums(in_share, all_gaps.shares.blocked)
+        by_stack = Groups.by([place_of, all_gaps.shares.stack])
+        stack, stack_ns = all_gaps.shares.stack[by_stack.first], by_stack.sums(in_share)
+        stack_rows, begin = Groups(place_of[by_stack.first], len(numbers)).rows()
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[all_gaps.shares.main[all_gaps.kind[gap_rows]]]
         order = np.lexsort((-length, main))
@@ -785,6 +790,7 @@ class Loop:
         for number in range(len(numbers)):
             before = all_gaps.before[gap_rows[order[first[number] : last[number]][:MOST_ROWS]]]
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
+            of_place = stack_rows[begin[number] : begin[number + 1]]
             listed.append(
                 Gap(
                     lines_of_group[longest_line[number]],
@@ -795,6 +801,7 @@ class Loop:
                     float(called[number] / all_ns[number]) if all_ns[number] else 0.0,
                     int(waits[:, number].argmax()),
                     tuple(kind_ns[:, number].tolist()),
+                    dict(zip(stack[of_place].tolist(), stack_ns[of_place].tolist(), strict=True)),
                 )
             )
         return sorted((gap for gap in listed if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)

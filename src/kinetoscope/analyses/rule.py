@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kinetoscope.analyses.called_package import called_package
+from kinetoscope.analyses.called_package import CalledPackage, called_package
 from kinetoscope.analyses.finding import CannotTell, Finding, NotNeeded, Signal
 from kinetoscope.analyses.kinds import steps_with
 from kinetoscope.analyses.loop import MOST_ROWS, Loop, SourceLine
@@ -68,6 +68,7 @@ class Match:
     time: Intervals | None = None
     rank: int = -1
     kind_ns: tuple[float, ...] = ()
+    called: CalledPackage | None = None
 
 
 Answer = Match | Signal | list[Match] | None
@@ -186,7 +187,9 @@ class Rule:
         share = _share_of(match, loop.whole_ns)
         text = self._sentence(loop, match, share, line, loop.whole_ns)
         gain_ns = None if match.gain_ns is None else int(_gain_ns(match))
-        called = called_package(loop.trace, rows if len(rows) else spans) if line else None
+        called = match.called
+        if called is None and line:
+            called = called_package(loop.trace, rows if len(rows) else spans)
         if called is not None:
             named = str(called).replace("{}", "{ }")
             text = sentence(f"{text['text']}; most of it in {named}", *text["values"])

@@ -81,8 +81,12 @@ def _steps(trace: TraceData, share: float) -> Rows:
         order = kinds[0][np.argsort(sizes[1:], kind="stable")]
         larger = np.flatnonzero(sizes[order][1:] > LEAST_LARGER * sizes[order][:-1]) + 1
         kinds = np.split(order, larger)
-        large = [len(steps) for steps in kinds if sizes[steps].sum() >= LARGE_KIND * sizes[1:].sum()]
-        part = max(part, LEAST_OF_KIND / min(large))
+        large = [steps for steps in kinds if sizes[steps].sum() >= LARGE_KIND * sizes[1:].sum()]
+        # One step is enough where two would be too large to be looked at.
+        fewest = (
+            LEAST_OF_KIND if max(sizes[steps].max() for steps in large) * LEAST_OF_KIND < MOST_SPANS else 1
+        )
+        part = max(part, fewest / min(map(len, large)))
     is_deep = of_step.sums(spans["shapes"] >= 0) > 0
     chosen = [np.zeros(1, np.int64)]
     for steps in kinds:

@@ -117,6 +117,13 @@ def installed_package(file: str) -> str:
     return ""
 
 
+def standard_module(file: str) -> str:
+    """The name of the module of Python's standard library that a file is of, `json` for any of that package; empty for others."""
+    path = file.replace("\\", "/")
+    match = _STANDARD_LIBRARY.search(path)
+    return path[match.end() :].split("/", 1)[0].removesuffix(".py") if match else ""
+
+
 def library_frames(trace: TraceData) -> Mask:
     """Return for each frame whether it is in Python's standard library or in a computing library such as numpy."""
     return _frames_whose_file(

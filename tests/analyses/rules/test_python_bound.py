@@ -5,7 +5,7 @@ import pytest
 from kinetoscope.analyses.findings import examine
 from kinetoscope.analyses.rules.python_bound import calls_of_line
 from kinetoscope.display.sentence import plain
-from kinetoscope.model.schema import SampleState
+from kinetoscope.model.schema import SampleState, SampleWait
 from kinetoscope.tables.host.source_lines import SOURCE_LINES
 from tests.support.trace_builder import TraceBuilder
 
@@ -50,3 +50,51 @@ def test_the_advice_knows_what_the_line_calls(text, advice):
     assert advice in one.advice
     called = calls_of_line(text)[0]
     assert plain(one.finding).endswith(f"at a line that calls {called}")
+
+
+STANDARD = "/usr/lib/python3.11"
+POOL = (f"{STANDARD}/multiprocessing/pool.py", 540, "Pool._handle_tasks")
+SENDS = (f"{STANDARD}/multiprocessing/reduction.py", 51, "ForkingPickler.dumps")
+
+
+def sampled(
+    frames, *, state=SampleState.RUNNING, wait=SampleWait.UNKNOWN, other=(), other_state=SampleState.RUNNING
+):
+    """What is said of steps of 10 ms: 1 ms of an operator, then a line of the program that calls some frames while another thread is in others."""
+    builder = TraceBuilder().know("program", {"folder": "/job", "command": ["train.py"]})
+    builder.thread("main")
+    thread = builder.thread("other")
+    inside = builder.stack(("/job/train.py", 5, "train"), ("/job/train.py", 9, "clean"), *frames)
+    for step in range(8):
+        at = step * 10 * MS
+        builder.step(step, at, 10 * MS)
+        builder.span("aten::mm", at, MS, stack=builder.stack(("/job/train.py", 5, "train")))
+        builder.sample(at + 5 * MS, inside, period_ns=9 * MS, state=state, wait=wait)
+        if other:
+            builder.sample(
+                at + 6 * MS, builder.stack(*other), period_ns=8 * MS, thread=thread, state=other_state
+            )
+    (about,) = (about for about in examine(builder.build()).findings if about.code == "python-bound")
+    return plain(about.finding)
+
+
+def test_the_standard_librarys_function_in_which_most_of_the_time_is_has_its_name():
+    sentence = sampled(
+        [(f"{STANDARD}/re/__init__.py", 185, "sub"), (f"{STANDARD}/re/_compiler.py", 743, "compile")]
+    )
+    assert sentence.endswith("without any operator; most of it in re: sub > compile")
+
+
+@pytest.mark.parametrize(
+    ("other", "other_state", "ending"),
+    [
+        ((POOL, SENDS), SampleState.RUNNING, "; meanwhile another thread is in multiprocessing: Pool._handle_tasks > ForkingPickler.dumps"),
+        ((("/job/train.py", 30, "prepare"),), SampleState.RUNNING, "; meanwhile another thread runs train.py:30"),
+        ((POOL, SENDS), SampleState.BLOCKED, "a step)"),
+        ((), SampleState.RUNNING, "a step)"),
+    ],
+)  # fmt: skip
+def test_a_wait_names_what_another_thread_runs_meanwhile(other, other_state, ending):
+    waits = sampled((), state=SampleState.BLOCKED, wait=SampleWait.LOCK, other=other, other_state=other_state)
+    assert "waits for a lock or another thread" in waits
+    assert waits.endswith(ending)

@@ -8,15 +8,19 @@ from collections.abc import Collection
 
 import numpy as np
 
+from kinetoscope.analyses.called_package import package_below
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Gap, Loop, SourceLine
 from kinetoscope.analyses.rule import Answer, Match, Rule, longest
 from kinetoscope.model import units
+from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import garbage_collections
 from kinetoscope.model.kinds import is_call
-from kinetoscope.model.schema import SampleWait
+from kinetoscope.model.names import source_line
+from kinetoscope.model.schema import SampleState, SampleWait
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.host.source_lines import line_text
+from kinetoscope.tables.stacks import project_frames, project_lines
 
 LEAST_NS = 200_000
 """Shorter stretches may be what torch does around operators."""
@@ -127,8 +131,8 @@ def waiting(wait: int) -> tuple[str, str]:
         "records which functions it runs."
     ),
     finds=(
-        "Python runs between operators, at one place, with what its line calls, such as `json.dump`; or the loop waits there, as samples say, with what for: a "
-        "lock, a pause, a file, a pipe, a socket, another process"
+        "Python runs between operators, at one place, with what its line calls, such as `json.dump`, and the library function that takes most of it; or the loop "
+        "waits there, as samples say, with what for (a lock, a pause, a file, a pipe, a socket, another process) and what another thread runs meanwhile"
     ),
     source="the host-bound rules of TraceLens and XProf; calling an operator takes some 10 µs",
     also=f"in stretches of {LEAST_NS // 1000} µs or more, or of {LEAST_OFTEN_NS // 1000} µs where a function has {OFTEN} of them in a step",
@@ -143,11 +147,13 @@ def python_bound(loop: Loop) -> Answer:
     if gap is None or calls * DENSE_NS > loop.python.total_ns:
         return None
     called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
-    text, advice = _text_of_wait(gap) if gap.blocked_part > WAITS else ("", _advice_for(called))
-    words = {"pure": gap.time_ns, "calls": calls_at(loop, gap.place)}
+    waits = gap.blocked_part > WAITS
+    text, advice = _text_of_wait(gap) if waits else ("", _advice_for(called))
+    package = None if waits else package_below(loop.trace, gap.stack_ns, with_standard_library=True)
+    words = {"pure": gap.time_ns, "calls": calls_at(loop, gap.place), "meanwhile": _ran_meanwhile(loop, gap)}
     return Match(
         np.array(gap.rows, np.int64), gap.time_ns, words, place=gap.place, module="", text=text, advice=advice,
-        time=loop.python, kind_ns=gap.kind_ns,
+        time=loop.python, kind_ns=gap.kind_ns, called=package,
     )  # fmt: skip
 
 
@@ -165,8 +171,36 @@ def _longest_function(loop: Loop) -> Gap | None:
 def _text_of_wait(gap: Gap) -> tuple[str, str]:
     waits, advice = waiting(gap.wait)
     other_waits = OTHER_WAITS if gap.wait == SampleWait.UNKNOWN else ""
-    text = f"{{subject}} {waits} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){other_waits}"
+    text = f"{{subject}} {waits} in {{named}} for {{share}} of {{time}} ({{pure:each_ns}}{{a_step}}){other_waits}{{meanwhile}}"
     return text, advice
+
+
+def _ran_meanwhile(loop: Loop, gap: Gap) -> str:
+    """What another thread ran for most of the time that the loop waited, as the end of a sentence; empty where none did."""
+    if gap.blocked_part <= WAITS or gap.wait not in (SampleWait.UNKNOWN, SampleWait.LOCK):
+        return ""
+    trace, samples = loop.trace, loop.trace.columns("samples")
+    is_loop = samples["thread"] == loop.thread
+    waits = np.isin(samples["stack"], list(gap.stack_ns)) & (samples["state"] == SampleState.BLOCKED)
+    order = np.flatnonzero(is_loop)[np.argsort(samples["time_ns"][is_loop], kind="stable")]
+    last = np.searchsorted(samples["time_ns"][order], samples["time_ns"], side="right") - 1
+    ran = ~is_loop & (samples["state"] == SampleState.RUNNING) & (last >= 0) & waits[order][last]
+    by_thread = Groups(samples["thread"], len(trace.columns("threads"))).sums(samples["period_ns"], ran)
+    thread = int(by_thread.argmax())
+    if by_thread[thread] < WAITS * samples["period_ns"][is_loop & waits].sum():
+        return ""
+    rows = np.flatnonzero(ran & (samples["thread"] == thread))
+    by_stack = Groups(samples["stack"][rows], len(trace.columns("stacks"))).sums(samples["period_ns"][rows])
+    stacks = by_stack.nonzero()[0]
+    lines = project_lines(trace)[stacks]
+    lines = np.where(project_frames(trace)[lines], lines, -1)
+    by_line = Groups(lines, len(trace.columns("frames"))).sums(by_stack[stacks])
+    if by_line.sum() > WAITS * by_stack.sum():
+        return f"; meanwhile another thread runs {SourceLine(*source_line(trace, int(by_line.argmax())))}"
+    package = package_below(
+        trace, dict(zip(stacks.tolist(), by_stack[stacks], strict=True)), with_standard_library=True
+    )
+    return "" if package is None else f"; meanwhile another thread is in {package}"
 
 
 def _advice_for(called: Collection[str]) -> str:
