@@ -31,7 +31,7 @@ DOMINANT_LINE = Rule(
     "Look whether all of it is needed: fewer or smaller inputs, a result that is kept, a smaller type.",
     finds="a line of the program, or a call with all that it runs, takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
     source="a share of the time; no fault by itself, so it has no gain, unless most of it is in a function of a library for which a cheaper one is known",
-    also="where no other finding gains 5%",
+    also="where no other finding explains half of it",
     least=25.0,
     of_kinds=False,
 )
@@ -46,7 +46,7 @@ ALL_OF_CALL = 1.25
 
 
 def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
-    """The lines whose operators take most of the time, with their backward, if none of the other findings, which gain little, names them."""
+    """The lines whose operators take most of the time, with their backward, if none of the other findings names them."""
     ledger = ledger_of_process(raw_ledger(loop.trace), loop.process)
     if ledger is None or loop.device is not None:
         return []
@@ -84,7 +84,13 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
             caller = nodes[caller].caller
         if not is_named:
             findings.append(_finding(loop, cells, of_line, time_ns, at_line, inner))
-    return [*findings, *_dominant_calls(loop, cells, rows, node, node_ns, [*others, *findings])]
+    findings += _dominant_calls(loop, cells, rows, node, node_ns, [*others, *findings])
+    return sorted(findings, key=lambda finding: -_above_best_ns(cells, finding))
+
+
+def _above_best_ns(cells: Cells, finding: Finding) -> float:
+    of_finding = np.isin(cells.span, finding.spans)
+    return float((cells.time_ns - cells.needed_ns)[of_finding].sum())
 
 
 def _dominant_calls(
@@ -93,7 +99,7 @@ def _dominant_calls(
     """The innermost calls that take most of the time in many lines, none of which does by itself, if the other findings do not explain them."""
     nodes, _ = line_nodes(loop.trace)
     _, first = line_groups(loop.trace)
-    places = [loop.place_of_frame(int(first[entry.line])) if entry.line >= 0 else NOWHERE for entry in nodes]
+    lines = [loop.place_of_frame(int(first[entry.line])) if entry.line >= 0 else NOWHERE for entry in nodes]
     is_large = [
         number > 0 and loop.share(took_ns) >= DOMINANT_LINE.least for number, took_ns in enumerate(node_ns)
     ]
@@ -105,22 +111,22 @@ def _dominant_calls(
         inside[number] = True
         for below in range(number + 1, len(nodes)):
             inside[below] = inside[nodes[below].caller]
-        inner_places = [places[inner] for inner in np.flatnonzero(inside).tolist()]
+        inner_lines = [lines[inner] for inner in np.flatnonzero(inside).tolist()]
         explained_ns = [
             node_ns[number] if other.code == DOMINANT_LINE.code else other.gain_ns or 0
             for other in others
-            if any(overlap(place, other.place) for place in inner_places)
+            if any(overlap(line, other.place) for line in inner_lines)
         ]
         callers, caller = [], nodes[number].caller
         while caller and node_ns[caller] <= MOST_OF_CALLER * node_ns[number]:
-            callers.append(str(places[caller]))
+            callers.append(str(lines[caller]))
             caller = nodes[caller].caller
         is_here = rows[inside[node]]
         time_ns = int(cells.time_ns[is_here].sum())
         if 2 * sum(explained_ns) >= time_ns:
             continue
         largest = np.argmax(np.where(inside, Groups(node, len(nodes)).sums(cells.time_ns[rows]), 0))
-        findings.append(_finding(loop, cells, is_here, time_ns, places[number], places[largest], callers))
+        findings.append(_finding(loop, cells, is_here, time_ns, lines[number], lines[largest], callers))
     return findings
 
 
@@ -149,7 +155,7 @@ def _finding(
     needed_ns = cells.needed_ns[rows].sum()
     advice = LARGE_KERNEL if _has_large_kernel(sizes) and "conv" in loop.trace.strings[name] else ""
     words: dict[str, Any] = {
-        "ratio": f", {cells.time_ns[rows].sum() / needed_ns:.1f} times what it needs"
+        "ratio": f", {cells.time_ns[rows].sum() / needed_ns:.1f} times what these calls need at best"
         if needed_ns > 0
         else "",
         "operator": loop.trace.strings[name],

@@ -139,8 +139,9 @@ def _examine(trace: TraceData) -> Report:
         )
         slow = tried(slow_lines, loop, findings) or ()
         findings = findings_with_gains([*findings, *slow], loop.moments, loop.whole_ns)
-        if all(_is_minor(finding, loop.whole_ns) for finding in findings):
-            findings = (*(tried(dominant_lines, loop, findings) or ()), *findings)
+        dominant = tried(dominant_lines, loop, findings) or ()
+        comes_first = all(_is_minor(finding, loop.whole_ns) for finding in findings)
+        findings = (*dominant, *findings) if comes_first else (*findings, *dominant)
     several = len(np.unique(trace.column("steps", "process_row"))) > 1
     process = printable(process_and_rank(trace, loop.process)) if several and loop.process >= 0 else ""
     account = account_of(trace) if loop.whole_ns > 0 and not trace.run_info.is_snapshot else None

@@ -85,7 +85,7 @@ _WAITS = {
 # What a line calls, without its arguments: names before a parenthesis, of functions or methods.
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 _NO_CALLS = frozenset(keyword.kwlist) | names(
-    "print len range zip enumerate list tuple dict set str int float isinstance super max min"
+    "print len range zip enumerate list tuple dict set str int float isinstance self super max min"
 )
 _MOST_CALLED = 3
 _NUMPY = "Express it in torch, whose operators compute in float32 and without a copy to NumPy and back; where it must be NumPy, keep the type of the tensor."
