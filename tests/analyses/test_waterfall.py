@@ -39,7 +39,7 @@ def test_the_parts_add_up_to_the_step_and_the_floor_is_first():
 def test_without_a_calibration_it_says_by_which_rates():
     report = examine(trace(calibrated=False))
     assert floor_sentence(report.account, report.account.kinds[0]).endswith(
-        " times its floor, by the best rates of this trace"
+        " times its floor, which is the same operators at the best rates of this trace"
     )
     printed = " ".join(plain_lines(finding_blocks(report)))
     assert "(kinetoscope calibrate measures those of the machine)" in printed

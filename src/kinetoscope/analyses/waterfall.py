@@ -94,7 +94,8 @@ def no_problem(account: Account) -> str:
 def what_takes(account: Account, kind: KindAccount) -> str:
     """What a sentence about a kind of steps is about: a step, a request, with its name where there are several, or the whole run."""
     if not kind.request:
-        return "a step" if kind.kind >= 0 else "the run"
+        longest = " of the kind with most time" if len(account.kinds) > 1 and kind is account.kinds[0] else ""
+        return f"a step{longest}" if kind.kind >= 0 else "the run"
     several = len({kind_account.request for kind_account in account.kinds}) > 1
     return f"a request named {kind.request}" if several else "a request"
 
@@ -112,7 +113,7 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
         return (
             f"{takes}{above}; {unknown}: record the sizes of inputs (record_shapes=True, or kinetoscope run)"
         )
-    by = "" if account.calibrated else ", by the best rates of this trace"
+    by = "" if account.calibrated else ", which is the same operators at the best rates of this trace"
     return f"{takes}, {_times(kind)} times its floor{by}"
 
 
