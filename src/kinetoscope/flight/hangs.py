@@ -38,6 +38,10 @@ _LONGEST_S, _UNSEEN_S = 600.0, 120.0
 _IDLE_SHARE, _IDLE_SWITCHES_PER_S = 0.05, 20.0
 _DEBUGGERS = ("/pdb.py", "/bdb.py", "/code.py", "pydevd.py", "/pydevd_bundle/", "/debugpy/")
 _WAITS_FOR_A_PERSON = ("debugger", "terminal", "file")
+# Functions and methods that a loop calls until something outside of it changes.
+_ASKS_OR_WAITS = frozenset(
+    "acquire done empty exists full is_alive is_completed is_file is_set locked monotonic perf_counter poll print qsize query ready sleep test time wait".split()
+)
 _OPERATORS, _OF_COLLECTIVES = "torch/_ops.py", "c10d"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -108,7 +112,7 @@ def _functions(lines: tuple[live_stacks.StackLine, ...]) -> tuple[object, ...]:
 
 
 def _in_endless_loop(line: live_stacks.StackLine) -> bool:
-    """Whether a line of the program goes round in a `while` loop; a `for` loop ends."""
+    """Whether a line of the program goes round in a `while` loop that only asks, waits or counts; a `for` loop ends."""
     if not is_program_file(line.file):
         return False
     loops = [loop for loop in _loops(line.file) if loop[0] <= line.line <= loop[1]]
@@ -117,12 +121,20 @@ def _in_endless_loop(line: live_stacks.StackLine) -> bool:
 
 @cache
 def _loops(file: str) -> list[tuple[int, int, bool]]:
-    """The first and last line of each loop of a file, and whether it is a `while` loop; empty if the file cannot be read."""
+    """The first and last line of each loop of a file, and whether it is a `while` loop that computes nothing; empty if the file cannot be read."""
     with suppress(SyntaxError, ValueError):
         tree = ast.parse("".join(linecache.getlines(file)))
         loops = [node for node in ast.walk(tree) if isinstance(node, (ast.While, ast.For, ast.AsyncFor))]
-        return [(loop.lineno, loop.end_lineno or 0, isinstance(loop, ast.While)) for loop in loops]
+        return [(loop.lineno, loop.end_lineno or 0, _computes_nothing(loop)) for loop in loops]
     return []
+
+
+def _computes_nothing(loop: ast.AST) -> bool:
+    """Whether a loop is a `while` loop that calls nothing but what asks or waits, and multiplies no matrices."""
+    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    called = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
+    has_product = any(isinstance(node, ast.MatMult) for node in ast.walk(loop))
+    return isinstance(loop, ast.While) and called <= _ASKS_OR_WAITS and not has_product
 
 
 def is_hang(verdict: str, others: Collection[str], ranks: int, overdue_ns: int) -> bool:
