@@ -39,9 +39,10 @@ _IDLE_SHARE, _IDLE_SWITCHES_PER_S = 0.05, 20.0
 _DEBUGGERS = ("/pdb.py", "/bdb.py", "/code.py", "pydevd.py", "/pydevd_bundle/", "/debugpy/")
 _WAITS_FOR_A_PERSON = ("debugger", "terminal", "file")
 # Functions and methods that a loop calls until something outside of it changes.
-_ASKS_OR_WAITS = frozenset(
-    "acquire done empty exists full is_alive is_completed is_file is_set locked monotonic perf_counter poll print qsize query ready sleep test time wait".split()
-)
+_ASKS_OR_WAITS = frozenset((
+    "acquire", "done", "empty", "exists", "full", "is_alive", "is_completed", "is_file", "is_set", "locked",
+    "monotonic", "perf_counter", "poll", "print", "qsize", "query", "ready", "sleep", "test", "time", "wait",
+))  # fmt: skip
 _OPERATORS, _OF_COLLECTIVES = "torch/_ops.py", "c10d"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
