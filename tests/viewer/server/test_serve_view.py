@@ -180,8 +180,10 @@ def test_the_command_ends_in_order(trace, tmp_path, number):
         assert ADDRESS.fullmatch(address)
         listed = read(f"{address}api/traces").decode()
         assert '"name":"bad.json"' in listed
+        # The last of these is printed after the address: before it, the command is not ready yet.
+        errors = process.stderr.readline() + process.stderr.readline()
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        errors += process.communicate(timeout=60)[1]
     assert process.returncode == (0 if number == signal.SIGINT else 128 + number)
     assert "bad.json: " in errors
     assert "ssh -L" in errors
