@@ -236,7 +236,7 @@ def test_what_a_rank_waits_for_is_named_with_it():
     assert _who_is_missing([loads, waiting(1)]).startswith(
         "rank 0 holds up the job: waits for data loader worker 1 (process 9) blocked; rank 1 waits"
     )
-    runs = RankPlace(0, None, "hangs", "", line="train.py:3 train", others=["process 9 (sleep 100)"])
+    runs = RankPlace(0, None, "hangs", "", line="train.py:3 train", may_wait_for=["process 9 (sleep 100)"])
     assert "last seen at train.py:3 train (process 9 (sleep 100))" in _who_is_missing([runs, waiting(1)])
 
 

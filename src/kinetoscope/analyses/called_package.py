@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
@@ -65,56 +66,47 @@ def called_package(trace: TraceData, rows: Rows) -> CalledPackage | None:
     """The installed package in which most of some spans ran below the program's own lines; None where that is in none."""
     spans, stacks = trace.columns("spans"), trace.columns("stacks")
     time_ns = Groups(spans["stack"][rows], len(stacks)).sums(spans["duration_ns"][rows])
-    return package_below(trace, dict(zip(time_ns.nonzero()[0].tolist(), time_ns[time_ns > 0], strict=True)))
+    took_time = time_ns.nonzero()[0]
+    return package_below(trace, took_time, time_ns[took_time])
 
 
 def package_below(
-    trace: TraceData, time_ns: Mapping[int, float], *, with_standard_library: bool = False
+    trace: TraceData, stack_rows: Rows, time_ns: NDArray[Any], *, with_standard_library: bool = False
 ) -> CalledPackage | None:
     """The package in which most of the time of some stacks is below the program's own lines; None where that is in none."""
-    stacks, frames = trace.columns("stacks"), trace.columns("frames")
+    frame, parent = (trace.column("stacks", name) for name in ("frame", "parent"))
+    file, function = (trace.column("frames", name) for name in ("file", "function"))
     is_project = project_frames(trace)
-    paths: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for row, amount_ns in time_ns.items():
-        path: list[tuple[str, str]] = []
+    # For each package the functions of it that the program's line calls, the outermost first, with their time.
+    paths_of: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for row, amount_ns in zip(stack_rows.tolist(), time_ns.tolist(), strict=True):
+        calls: list[tuple[str, str]] = []
         stack = row
-        while stack >= 0 and (frame := stacks["frame"][stack]) >= 0 and not is_project[frame]:
-            if package := _package(trace.strings[frames["file"][frame]], with_standard_library):
-                path.append((package, trace.strings[frames["function"][frame]]))
-            stack = stacks["parent"][stack]
+        while stack >= 0 and frame[stack] >= 0 and not is_project[frame[stack]]:
+            if package := _package(trace.strings[file[frame[stack]]], with_standard_library):
+                calls.append((package, trace.strings[function[frame[stack]]]))
+            stack = parent[stack]
         # A thread of the standard library has no line of the program.
-        if path and (stack >= 0 or with_standard_library):
-            package = path[-1][0]
-            paths[tuple(step for step in reversed(path) if step[0] == package)] += int(amount_ns)
-    least_ns = MOSTLY * sum(time_ns.values())
-    by_package = _sums(paths, lambda path: path[0][0])
-    package = max(by_package, key=by_package.__getitem__, default="")
-    if not package or by_package[package] < least_ns:
+        if calls and (stack >= 0 or with_standard_library):
+            package, outermost = calls.pop()
+            # What has no name of its own is a part of the function around it.
+            inner = (name for inside, name in reversed(calls) if inside == package and not name.endswith(">"))
+            path = (outermost,) if outermost.endswith(">") else (outermost, *inner)
+            paths_of[package][path] += int(amount_ns)
+    least_ns = MOSTLY * time_ns.sum()
+    package = max(paths_of, key=lambda name: paths_of[name].total(), default="")
+    if not package or paths_of[package].total() < least_ns:
         return None
-    paths = Counter({path: amount_ns for path, amount_ns in paths.items() if path[0][0] == package})
-    by_call = _sums(paths, lambda path: path[0][1])
-    functions = [max(by_call, key=by_call.__getitem__)]
+    functions: tuple[str, ...] = ()
     while True:
-        inside = _sums(paths, lambda path: _next_function(path, functions))
-        inside.pop("", None)
-        function = max(inside, key=inside.__getitem__, default="")
-        if not function or inside[function] < least_ns:
-            return CalledPackage(package, tuple(functions))
-        functions.append(function)
-
-
-def _sums(paths: Counter[Any], key: Callable[[Any], str]) -> Counter[str]:
-    sums: Counter[str] = Counter()
-    for path, amount_ns in paths.items():
-        sums[key(path)] += amount_ns
-    return sums
-
-
-def _next_function(path: tuple[tuple[str, str], ...], functions: list[str]) -> str:
-    """What a path calls after some functions; empty where it calls others, or nothing more that has a name."""
-    names = [name for _, name in path if not name.endswith(">")]
-    is_longer = len(names) > len(functions) and names[: len(functions)] == functions
-    return names[len(functions)] if is_longer else ""
+        inside_ns: Counter[str] = Counter()
+        for path, amount_ns in paths_of[package].items():
+            if len(path) > len(functions) and path[: len(functions)] == functions:
+                inside_ns[path[len(functions)]] += amount_ns
+        innermost = max(inside_ns, key=inside_ns.__getitem__, default="")
+        if functions and (not innermost or inside_ns[innermost] < least_ns):
+            return CalledPackage(package, functions)
+        functions += (innermost,)
 
 
 def _package(file: str, with_standard_library: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
     for number in range(len(nodes) - 1, 0, -1):
         node_ns[nodes[number].caller] += node_ns[number]
     line_ns = Groups(line, len(first)).sums(cells.time_ns[rows])
-    findings = []
+    # Each with how far above its best speed it is.
+    findings: list[tuple[float, Finding]] = []
     for number in np.argsort(-line_ns, kind="stable")[:MOST_LINES].tolist():
         is_here = np.flatnonzero(line == number)
         of_line = rows[is_here]
@@ -84,18 +86,15 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
             caller = nodes[caller].caller
         if not is_named:
             findings.append(_finding(loop, cells, of_line, time_ns, at_line, inner))
-    findings += _dominant_calls(loop, cells, rows, node, node_ns, [*others, *findings])
-    return sorted(findings, key=lambda finding: -_above_best_ns(cells, finding))
-
-
-def _above_best_ns(cells: Cells, finding: Finding) -> float:
-    of_finding = np.isin(cells.span, finding.spans)
-    return float((cells.time_ns - cells.needed_ns)[of_finding].sum())
+    findings += _dominant_calls(
+        loop, cells, rows, node, node_ns, [*others, *(dominant for _, dominant in findings)]
+    )
+    return [dominant for _, dominant in sorted(findings, key=itemgetter(0), reverse=True)]
 
 
 def _dominant_calls(
     loop: Loop, cells: Cells, rows: Rows, node: Rows, node_ns: NDArray[Any], others: Sequence[Finding]
-) -> list[Finding]:
+) -> list[tuple[float, Finding]]:
     """The innermost calls that take most of the time in many lines, none of which does by itself, if the other findings do not explain them."""
     nodes, _ = line_nodes(loop.trace)
     _, first = line_groups(loop.trace)
@@ -143,7 +142,8 @@ def _finding(
     place: SourceLine,
     inner: SourceLine,
     callers: Sequence[str] = (),
-) -> Finding:
+) -> tuple[float, Finding]:
+    """The finding of some cells, with how far above their best speed they are, in nanoseconds."""
     name, count = operator_of_cells(loop.trace, cells, rows)
     named = rows[cells.name[rows] == name]
     largest = int(cells.span[named[np.argmax(cells.time_ns[named])]])
@@ -171,4 +171,4 @@ def _finding(
     match = Match(
         of_operator[of_operator >= 0], time_ns, words, gain_ns=None, place=place, module="", spans=spans, advice=advice,
     )  # fmt: skip
-    return DOMINANT_LINE.finding(loop, match)
+    return cells.time_ns[rows].sum() - needed_ns, DOMINANT_LINE.finding(loop, match)

@@ -109,7 +109,7 @@ def busiest(times: Mapping[SourceLine, float]) -> SourceLine:
     return max((place for place in times if place), key=times.__getitem__, default=SourceLine())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gap:
     """Python that ran between operators, all times at one place together.
 
@@ -124,7 +124,8 @@ class Gap:
         wait: What it waited for most of that part: a `SampleWait`.
         called_part: In which part of it samples say that the line had called a function of a library other than torch, as `json.dumps`.
         kind_ns: What of the time is in the steps of each kind.
-        stack_ns: How long in each stack that it ran in, by its row in `stacks`.
+        stack_rows: The stacks that it ran in, by their rows in `stacks`.
+        stack_ns: How long in each of these.
     """
 
     place: SourceLine
@@ -135,7 +136,8 @@ class Gap:
     called_part: float = 0.0
     wait: int = SampleWait.UNKNOWN
     kind_ns: tuple[float, ...] = ()
-    stack_ns: Mapping[int, float] = field(default_factory=dict)
+    stack_rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    stack_ns: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
 
 
 class Loop:
@@ -779,7 +781,7 @@ class Loop:
         waits = by_wait.sums(in_share, all_gaps.shares.blocked)
         by_stack = Groups.by([place_of, all_gaps.shares.stack])
         stack, stack_ns = all_gaps.shares.stack[by_stack.first], by_stack.sums(in_share)
-        stack_rows, begin = Groups(place_of[by_stack.first], len(numbers)).rows()
+        by_gap, begin = Groups(place_of[by_stack.first], len(numbers)).rows()
         # What shows a place: the operators before the longest gaps in which most ran there.
         main = place_of[all_gaps.shares.main[all_gaps.kind[gap_rows]]]
         order = np.lexsort((-length, main))
@@ -790,7 +792,7 @@ class Loop:
         for number in range(len(numbers)):
             before = all_gaps.before[gap_rows[order[first[number] : last[number]][:MOST_ROWS]]]
             rows = tuple(dict.fromkeys(before[before >= 0].tolist()))
-            of_place = stack_rows[begin[number] : begin[number + 1]]
+            of_place = by_gap[begin[number] : begin[number + 1]]
             listed.append(
                 Gap(
                     lines_of_group[longest_line[number]],
@@ -801,7 +803,8 @@ class Loop:
                     float(called[number] / all_ns[number]) if all_ns[number] else 0.0,
                     int(waits[:, number].argmax()),
                     tuple(kind_ns[:, number].tolist()),
-                    dict(zip(stack[of_place].tolist(), stack_ns[of_place].tolist(), strict=True)),
+                    stack[of_place],
+                    stack_ns[of_place],
                 )
             )
         return sorted((gap for gap in listed if gap.time_ns or gap.count), key=lambda gap: -gap.time_ns)

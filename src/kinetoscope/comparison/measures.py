@@ -306,7 +306,6 @@ class _Recording:
         return populations if ledger is None else populations | {"account": self._account(ledger)}
 
     def _parts(self) -> Population:
-        """The parts of each step."""
         used = {name: time_ns for name, time_ns in self.loop.parts.items() if time_ns.any()}
         keys: list[Key] = [(name,) for name in used]
         row, step = np.repeat(np.arange(len(used)), self.steps), np.tile(np.arange(self.steps), len(used))

@@ -221,7 +221,7 @@ class Side:
 
     @cached_property
     def series(self) -> Series:
-        """The step times of this side."""
+        """The times of the steps of this side that count, for each of its runs."""
         return Series.of([run.step_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
 
     def held(self, holder: Key) -> Numbers:

@@ -138,19 +138,19 @@ def _computes_nothing(loop: ast.AST) -> bool:
     return isinstance(loop, ast.While) and called <= _ASKS_OR_WAITS and not has_product
 
 
-def is_hang(verdict: str, others: Collection[str], ranks: int, overdue_ns: int) -> bool:
+def is_hang(verdict: str, other_verdicts: Collection[str], ranks: int, overdue_ns: int) -> bool:
     """Whether a rank hangs, with the others.
 
     Args:
         verdict: What it does, as `judge` says.
-        others: What each of the other ranks does that can be seen; `ENDED` and `GONE` for those that have ended.
+        other_verdicts: The same of the other ranks that can be seen; `ENDED` and `GONE` for those that have ended.
         ranks: How many ranks the job has.
         overdue_ns: For how long the step of this rank has been overdue.
     """
     if verdict != WAITS:
         return verdict == HANGS
-    all_wait = len(others) + 1 >= ranks or overdue_ns >= _UNSEEN_S * 1e9
-    return not {HANGS, GONE, ENDED}.isdisjoint(others) or (all_wait and WORKS not in others)
+    all_wait = len(other_verdicts) + 1 >= ranks or overdue_ns >= _UNSEEN_S * 1e9
+    return not {HANGS, GONE, ENDED}.isdisjoint(other_verdicts) or (all_wait and WORKS not in other_verdicts)
 
 
 def verdict_of(ring: RankFiles) -> str:
@@ -184,7 +184,7 @@ class HangWatch:
         self.overdue_ns = 0
 
     def judge(self, noticed_ns: int) -> dict[str, Any]:
-        """Look, and say what the process does, and of a collective what is known; the step was noticed to be overdue at that time."""
+        """Look once more, and return the verdict with what is known of the collective; `noticed_ns` is when the step was seen to be overdue."""
         call = collective_call(self._thread)
         now_ns = time.monotonic_ns()
         stacks = live_stacks.live_stacks(self._process, self._layout)

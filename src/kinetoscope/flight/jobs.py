@@ -26,7 +26,8 @@ HANGS, RUNS, ENDED, GONE = "hangs", "runs", "ended", "gone"
 
 # In the folder of all jobs of a user, links to other folders with such.
 _ELSEWHERE = "elsewhere"
-_FAILURES = ("crash", "oom", "exit", "hang")
+FAILURES = ("crash", "oom", "exit", "hang")
+"""The kinds of incidents of which a job ends."""
 _SILENT_NS = 8_000_000_000
 _MOST_ENDED = 16
 _KEPT_S = 14 * 86400.0
@@ -202,7 +203,7 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
 def forget_ended(attempt: Attempt, own_rank: int) -> bool:
     """Remove the logs of ranks that have ended, unless others go on, or the job has failed and they may say why; return whether that was done."""
     rings = attempt.rings()
-    has_failed = any(path.name.split("-")[1] in _FAILURES for path in attempt.incidents())
+    has_failed = any(path.name.split("-")[1] in FAILURES for path in attempt.incidents())
     if has_failed or any(ring.state in (RUNS, HANGS) and ring.rank != own_rank for ring in rings):
         return False
     for ring in rings:

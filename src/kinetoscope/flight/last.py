@@ -36,7 +36,7 @@ _MOST_COMPARED = _MOST_TOLD = 16
 _READERS = 4
 # Incidents with less than so much time between them may have one cause, of which the last is a consequence.
 _TOGETHER_S = 90.0
-_ENDINGS = ("crash", "oom", "exit", "hang", jobs.GONE)
+_ENDINGS = (*jobs.FAILURES, jobs.GONE)
 _MOST_FOLLOWING, _MOST_CHARACTERS = 3, 200
 # A step that takes so many times as long as usual, and so many seconds, does not go on.
 _STUCK_TIMES, _STUCK_S = 10.0, 1.0
@@ -65,7 +65,7 @@ class RankPlace:
         age_s: By how many seconds `line` and `thread_state`, if they are of a sample, are older than the rest; None if they are not.
         sampled_step: The step of that sample, if it is another one than the one under way.
         workers: The data loader's workers that are busy, each in words.
-        others: What else it may wait for, each in words: other threads, and child processes.
+        may_wait_for: What else it may wait for, each in words: other threads, and child processes.
         collective: The collective that had not ended.
         host: Its machine; empty if unknown.
         call: What its process said of that collective: its number in the group and its shape, and what the process does, see `hangs.judge`.
@@ -95,7 +95,7 @@ class RankPlace:
     age_s: float | None = None
     sampled_step: int | None = None
     workers: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    may_wait_for: list[str] = field(default_factory=list)
     collective: str | None = None
     call: dict[str, Any] = field(default_factory=dict)
     host: str = ""
@@ -120,12 +120,12 @@ class RankPlace:
             return f"waits for {self.workers[0]}"
         if not self.line:
             return self.thread_state or "at an unknown place"
-        awaited = f" ({'; '.join(self.others)})" if self.others else ""
+        awaited = f" ({'; '.join(self.may_wait_for)})" if self.may_wait_for else ""
         return f"{self.thread_state or 'last seen'} at {self.line}{awaited}"
 
     @property
     def collective_text(self) -> str:
-        """The collective that it waits in, with what is known of it."""
+        """Its collective as text, with the sequence number and the shape where they are known."""
         shape, number = self.call.get("shape"), self.call.get("sequence")
         text = str(self.collective) + (f" of shape {shape}" if shape is not None else "")
         return text + (f", number {number} of its group" if number is not None else "")
@@ -535,7 +535,7 @@ def _place(files: jobs.RankFiles, now_ns: int | None, *, compare: bool) -> RankP
     # One that has ended, and that nobody waits for yet, has a state and no line.
     if look is not None and look.thread_state != jobs.ENDED:
         status.line, status.thread_state, status.thread = look.line, look.thread_state, look.thread
-        status.workers, status.others = list(look.workers), list(look.others)
+        status.workers, status.may_wait_for = list(look.workers), list(look.may_wait_for)
         status.age_s = status.sampled_step = None
         # Which of torch's collectives, a span of this step may say that DDP called it.
         collective = look.collective or status.call.get("collective")
@@ -678,7 +678,7 @@ def _lines_of(status: RankPlace) -> list[str]:
         lines.append(
             f"  last sample, {_time(status.age_s)} before the process was last seen{step}: {', '.join(sampled)}"
         )
-    lines += [f"  {text}" for text in (*status.workers, *status.others)]
+    lines += [f"  {text}" for text in (*status.workers, *status.may_wait_for)]
     overhead = f"overhead {status.overhead}" if status.overhead else ""
     lines += [f"  {text}" for text in (status.steps, status.memory, overhead) if text]
     if status.problem:

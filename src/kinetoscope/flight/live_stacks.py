@@ -119,7 +119,7 @@ class Sight:
         collective: What it waits in for other ranks; None if it does not.
         workers: The data loader's workers that are in the program's code, each in words.
         thread: The system's id of the thread; None for the main one.
-        others: What else the thread may wait for, each in words: other threads, and child processes.
+        may_wait_for: What else the thread may wait for, each in words: other threads, and child processes.
     """
 
     line: str | None
@@ -127,7 +127,7 @@ class Sight:
     collective: str | None = None
     workers: tuple[str, ...] = ()
     thread: int | None = None
-    others: tuple[str, ...] = ()
+    may_wait_for: tuple[str, ...] = ()
 
 
 def sight(process: int, layout: Layout, thread: int = 0) -> Sight | None:

@@ -142,7 +142,7 @@ class ProcessLedger(WorkMoments):
 
     @property
     def duration_ns(self) -> Rows:
-        """The duration of each unit."""
+        """How long each unit took, in nanoseconds."""
         return self.work.duration_ns
 
     @cached_property

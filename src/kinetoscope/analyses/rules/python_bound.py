@@ -18,7 +18,6 @@ from kinetoscope.model.hierarchy import garbage_collections
 from kinetoscope.model.kinds import is_call
 from kinetoscope.model.names import source_line
 from kinetoscope.model.schema import SampleState, SampleWait
-from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.host.source_lines import line_text
 from kinetoscope.tables.stacks import project_frames, project_lines
 
@@ -84,9 +83,10 @@ _WAITS = {
 
 # What a line calls, without its arguments: names before a parenthesis, of functions or methods.
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
-_NO_CALLS = frozenset(keyword.kwlist) | names(
-    "print len range zip enumerate list tuple dict set str int float isinstance self super max min"
-)
+_NO_CALLS = frozenset((
+    *keyword.kwlist, "print", "len", "range", "zip", "enumerate", "list", "tuple", "dict", "set", "str", "int", "float",
+    "isinstance", "self", "super", "max", "min",
+))  # fmt: skip
 _MOST_CALLED = 3
 _NUMPY = "Express it in torch, whose operators compute in float32 and without a copy to NumPy and back; where it must be NumPy, keep the type of the tensor."
 _KNOWN = (
@@ -149,7 +149,9 @@ def python_bound(loop: Loop) -> Answer:
     called = calls_of_line(line_text(loop.trace, gap.place.file, gap.place.line))
     waits = gap.blocked_part > WAITS
     text, advice = _text_of_wait(gap) if waits else ("", _advice_for(called))
-    package = None if waits else package_below(loop.trace, gap.stack_ns, with_standard_library=True)
+    package = (
+        None if waits else package_below(loop.trace, gap.stack_rows, gap.stack_ns, with_standard_library=True)
+    )
     words = {"pure": gap.time_ns, "calls": calls_at(loop, gap.place), "meanwhile": _ran_meanwhile(loop, gap)}
     return Match(
         np.array(gap.rows, np.int64), gap.time_ns, words, place=gap.place, module="", text=text, advice=advice,
@@ -181,7 +183,7 @@ def _ran_meanwhile(loop: Loop, gap: Gap) -> str:
         return ""
     trace, samples = loop.trace, loop.trace.columns("samples")
     is_loop = samples["thread"] == loop.thread
-    waits = np.isin(samples["stack"], list(gap.stack_ns)) & (samples["state"] == SampleState.BLOCKED)
+    waits = np.isin(samples["stack"], gap.stack_rows) & (samples["state"] == SampleState.BLOCKED)
     order = np.flatnonzero(is_loop)[np.argsort(samples["time_ns"][is_loop], kind="stable")]
     last = np.searchsorted(samples["time_ns"][order], samples["time_ns"], side="right") - 1
     ran = ~is_loop & (samples["state"] == SampleState.RUNNING) & (last >= 0) & waits[order][last]
@@ -197,9 +199,7 @@ def _ran_meanwhile(loop: Loop, gap: Gap) -> str:
     by_line = Groups(lines, len(trace.columns("frames"))).sums(by_stack[stacks])
     if by_line.sum() > WAITS * by_stack.sum():
         return f"; meanwhile another thread runs {SourceLine(*source_line(trace, int(by_line.argmax())))}"
-    package = package_below(
-        trace, dict(zip(stacks.tolist(), by_stack[stacks], strict=True)), with_standard_library=True
-    )
+    package = package_below(trace, stacks, by_stack[stacks], with_standard_library=True)
     return "" if package is None else f"; meanwhile another thread is in {package}"
 
 

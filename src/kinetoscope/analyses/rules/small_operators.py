@@ -154,9 +154,9 @@ def _small(
     other_lines = [] if cells >= LEAST_CELLS else _same_loop(loop, place, rows, lines)
     # The line of a cell says what to do about the whole loop.
     is_of_cells = any(loop.are_named(more, CELLS).any() for _, more in other_lines)
-    every = np.concatenate([rows, *(more for _, more in other_lines)])
     if is_of_cells or (mean_ns(loop, rows) > MOST_MEAN_NS and cells < LEAST_CELLS):
         return None
+    every = np.concatenate([rows, *(more for _, more in other_lines)])
     numbers = [place.line, *(line.line for line, _ in other_lines)]
     lines_of_loop = replace(place, line=min(numbers), until=max(numbers))
     # A loop in forward is one in backward, too.

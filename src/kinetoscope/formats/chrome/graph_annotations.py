@@ -70,8 +70,9 @@ def annotate(
         columns[name] = columns[name].copy()
     arguments, texts, threads = columns["arguments"], list(shown.arguments), columns["thread"]
     spans, streams = trace.columns("spans"), trace.columns("streams")
-    stream_of = dict(zip(spans["thread"].tolist(), spans["stream"].tolist(), strict=True))
-    lanes = _Lanes(trace, {thread: stream for thread, stream in stream_of.items() if stream >= 0})
+    on_device = np.flatnonzero(spans["stream"] >= 0)
+    stream_of = dict(zip(*(spans[name][on_device].tolist() for name in ("thread", "stream")), strict=True))
+    lanes = _Lanes(trace, stream_of)
     annotated = False
     for node, rows in _graphed(trace, shown):
         fields, named_lane, lane_name = annotations.fields_of(node)

@@ -259,20 +259,20 @@ def _is_call(kind: NDArray[np.uint8]) -> Mask:
 
 
 def _of_thread(
-    trace: TraceData, own: Rows, thread: int, marked: Rows, free: Intervals, making: Intervals
+    trace: TraceData, process_spans: Rows, thread: int, marked: Rows, free: Intervals, making: Intervals
 ) -> tuple[NDArray[Any], ...]:
     """The gaps of one thread, as columns.
 
     Args:
         trace: The trace.
-        own: The spans of the process.
+        process_spans: The spans of the process.
         thread: The thread.
         marked: The steps of the process.
         free: When the thread ran no operator and did not wait.
         making: When it did neither while it made batches itself.
     """
     spans, steps = trace.columns("spans"), trace.columns("steps")
-    on_thread = own[spans["thread"][own] == thread]
+    on_thread = process_spans[spans["thread"][process_spans] == thread]
     located, marks = _marks(trace, on_thread)
     called = on_thread[hierarchy.recorded_calls(trace).mask[on_thread]]
     of_program = program_calls(trace)
@@ -324,7 +324,7 @@ def _of_thread(
     return start, end, whose, step, before, in_loading, in_backward, *kind_keys
 
 
-def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tuple[int, Intervals]:
+def _place(trace: TraceData, process: ProcessRow, process_spans: Rows, marked: Rows) -> tuple[int, Intervals]:
     """The main thread of a process and when it counts: the loop's thread, a loader worker's, or the busiest."""
     spans, steps = trace.columns("spans"), trace.columns("steps")
     everything = Intervals.between(*recorded_extent(trace, process))
@@ -332,16 +332,16 @@ def _place(trace: TraceData, process: ProcessRow, own: Rows, marked: Rows) -> tu
     if len(marked) and (mark := int(steps["span"][marked[0]])) >= 0:
         return int(spans["thread"][mark]), everything
     fetches = loading_spans(trace).fetches
-    fetches = fetches[np.isin(fetches, own)]
+    fetches = fetches[np.isin(fetches, process_spans)]
     loops = np.unique(spans["thread"][loading_spans(trace).waits])
     fetches = fetches[~np.isin(spans["thread"][fetches], loops)]
     if len(fetches):
         making = Intervals.of(spans["start_ns"][fetches], _ends(spans, fetches))
         return int(spans["thread"][fetches[0]]), making
-    if len(own) == 0:
+    if len(process_spans) == 0:
         return -1, everything
-    by_thread = Groups(spans["thread"][own], len(trace.columns("threads")))
-    return by_thread.largest(spans["self_ns"][own]), everything
+    by_thread = Groups(spans["thread"][process_spans], len(trace.columns("threads")))
+    return by_thread.largest(spans["self_ns"][process_spans]), everything
 
 
 def _marks(trace: TraceData, rows: Rows) -> tuple[Rows, Rows]:

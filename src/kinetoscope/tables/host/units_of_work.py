@@ -89,7 +89,7 @@ class UnitsOfWork:
 
     @property
     def duration_ns(self) -> Rows:
-        """The duration of each unit."""
+        """How long each unit took, in nanoseconds."""
         return self.end_ns - self.start_ns
 
     @property
