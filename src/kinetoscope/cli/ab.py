@@ -158,7 +158,6 @@ def _contenders(
 
 
 def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
-    """Run the rounds, with a line of progress on a terminal, and elsewhere a line for each round."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from kinetoscope.launcher.interleave import visible_percent

@@ -204,7 +204,6 @@ class Story:
     def _record(
         self, example: str, steps: int | None = None, number: int | None = None
     ) -> tuple[Finished, list[float]]:
-        """Run an example under a recording, showing its loss as it falls unless the recording has a number."""
         from kinetoscope.launcher.options import LaunchOptions
         from kinetoscope.launcher.program import Program, take_name_of_python
         from kinetoscope.launcher.recording import ProgramRecording

@@ -158,11 +158,7 @@ def _compiler() -> tuple[str, str]:
 
 
 def _compile_anew() -> str:
-    """Compile the recorder for this torch into the cache; it replaces an existing one only when it is complete.
-
-    Returns:
-        Where it is, and how long that took.
-    """
+    """Compile the recorder for this torch into the cache; return its path and the time that took."""
     import torch
 
     from kinetoscope.storage.cache import cache_directory

@@ -87,7 +87,7 @@ def _build(path: Path, warm_up: int | None) -> Build | None:
 
 
 def _build_of_summaries(path: Path) -> Build:
-    """What the summaries of a build's ranks say: the usual step of the slowest rank, with each kind of steps at its weight, and the highest memory peak."""
+    """A build from the summaries of its ranks: the usual step of the slowest rank, each kind of step by its weight, and the highest memory peak."""
     from kinetoscope.comparison.history import STEP, Build
     from kinetoscope.summaries.job import Job
 

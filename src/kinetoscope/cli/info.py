@@ -45,7 +45,6 @@ def command(path: str, *, with_command_line: bool, as_json: bool) -> None:
 
 
 def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
-    """Return what programs ask of a trace: `path`, `complete`, `incomplete` (why not), `duration_ns`, `counts` of rows by table, and `losses`."""
     overview = trace.overview()
     return {
         "path": path,
@@ -58,7 +57,7 @@ def _as_dict(path: str, trace: Trace) -> dict[str, Any]:
 
 
 def _size(path: str, trace: Trace) -> str:
-    """The size of the file and, where there are enough spans for it to mean something, its size per span."""
+    """The size of the file and, if it has many spans, its size per span."""
     spans = len(trace.columns("spans"))
     try:
         size_bytes = Path(path).stat().st_size

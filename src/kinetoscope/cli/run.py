@@ -177,11 +177,6 @@ def command(
 
 
 def _refuse_with_leave_on() -> None:
-    """Refuse options that a flight recorder does not have.
-
-    Raises:
-        ArgumentError: One was given.
-    """
     context = click.get_current_context()
     no_options = ("leave_on", "is_module", "program", "arguments")
     options = [
@@ -273,7 +268,6 @@ class ProgressLine(RunObserver):
         return text
 
     def _write(self, before: str, text: str) -> None:
-        """Write the line, and remember how much the program has written in total."""
         # A line that wraps could not be replaced.
         width = max(20, _columns() - 1)
         line = f"{before}{text[:width]}\n".encode()
@@ -291,7 +285,7 @@ def _columns() -> int:
 
 
 def _written_bytes() -> int | None:
-    """How many bytes the program and the processes that it started have written; None where the kernel does not say."""
+    """Bytes written by the program and its children so far; None if the kernel does not report it."""
     total_bytes = 0
     for process in descendants():
         try:

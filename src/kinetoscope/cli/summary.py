@@ -75,7 +75,7 @@ def finished_blocks(finished: Finished) -> list[Block]:
 
 
 def _print(blocks: list[Block], printer: Console | None = None, *, below_heading: bool = False) -> None:
-    """Print 40 lines in total, or what fits the terminal; without the heading if it is printed already."""
+    """Print at most 40 lines, or what fits the terminal; `below_heading` omits the heading."""
     printer = printer or console()
     width = WIDTH if printer.width >= UNLIMITED else max(_NARROWEST, min(_WIDEST, printer.width))
     # One line is for the prompt, and one is empty.
@@ -116,7 +116,6 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
 
 
 def _cost_share(overhead: Overhead, records: Records, scope: str) -> str:
-    """The share of a process's time that recording took, and its bounds where they are known."""
     shares = overhead.share(records)
     share_text, low, high = (units.percent(share, 1.0) for share in shares)
     if records.waits_much:

@@ -55,7 +55,6 @@ def _end(number: int, _frame: Any) -> None:
 
 
 def _rings_or_trace(path: str) -> list[str]:
-    """The rings of a job that is left on, or the path as it is."""
     from kinetoscope.flight.control.client import targets
     from kinetoscope.flight.jobs import attempts_in
     from kinetoscope.flight.settings import folder_of_jobs

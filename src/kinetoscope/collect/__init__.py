@@ -100,7 +100,6 @@ def import_for_forks() -> None:
 
 
 def _need_torch(name: str) -> None:
-    """Raise MissingDependencyError if torch is missing, or too old to record with."""
     try:
         import torch
     except ModuleNotFoundError as error:

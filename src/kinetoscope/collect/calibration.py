@@ -55,7 +55,6 @@ def calibrate(
 
 
 def _repeat(call: Call, now_s: Callable[[], float]) -> None:
-    """Call some times: the median will count."""
     until = now_s() + _EACH_S
     for number in range(_MOST_CALLS):
         if number >= _LEAST_CALLS and now_s() > until:
@@ -74,7 +73,6 @@ def _workloads() -> Iterator[Call]:
 
 
 def _memory(count: int) -> Iterator[Call]:
-    """What is as fast as memory is, for tensors of so many numbers."""
     if count > 2**26:
         return
     source, target = torch.rand(count), torch.empty(count)
@@ -99,7 +97,6 @@ def _memory(count: int) -> Iterator[Call]:
 
 
 def _products(grow: int) -> Iterator[Call]:
-    """Products of square matrices, and Fourier transforms."""
     for width in (16 * 2**grow, 24 * 2**grow):
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             if width <= (512 if dtype == torch.float64 else 1024):
@@ -115,7 +112,6 @@ _IMAGES = ((1, 16, 16), (4, 32, 16), (8, 64, 16), (8, 64, 32), (16, 128, 32))
 
 
 def _layers(batch: int, channels: int, side: int) -> Iterator[Call]:
-    """Convolutions, attention, batch normalization, pooling and recurrent layers for images of a size."""
     for dtype in (torch.float32, torch.bfloat16):
         image = torch.rand(batch, channels, side, side).to(dtype).requires_grad_()
         for size in (1, 3):

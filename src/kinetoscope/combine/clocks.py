@@ -179,7 +179,7 @@ def fit(bounds: Bounds, begin_ns: int, end_ns: int, guesses: Guesses | None = No
 
 
 def _middle(possible: _Possible, begin_ns: int, end_ns: int) -> tuple[float, float]:
-    """The drift, and the difference at the origin, half-way between all that is possible for clocks that work."""
+    """The drift and the offset at the origin, half-way between the extremes that clocks in order allow."""
     low, high = possible.range_at(np.array([begin_ns, end_ns], dtype=np.int64), _WORKING_DRIFT)
     first, last = ((low + high) / 2).tolist()
     drift = (
@@ -189,7 +189,7 @@ def _middle(possible: _Possible, begin_ns: int, end_ns: int) -> tuple[float, flo
 
 
 def _likeliest(possible: _Possible, guesses: Guesses) -> tuple[float, float] | None:
-    """The drift, and the difference at the origin, that fit the guesses best; None where the bounds say more than they do."""
+    """The drift and the offset at the origin that fit the guesses best; None where the bounds are tighter than the guesses."""
     moments, guess = _near(guesses.at_ns, possible.origin_ns), _near(guesses.guess_ns, possible.base_ns)
 
     def at_origin(drift: float) -> float:
@@ -232,7 +232,7 @@ def _top(concave: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _crossing(outer: Values, inner: float, drifts: Values, room: Values) -> Values:
-    """Where the room for a line ends between a drift that has some and the next one, which has none."""
+    """Where the range of possible lines ends, between a drift that has some and the next one, which has none."""
     if len(outer) == 0:
         return outer
     none, some = np.interp([outer[0], inner], drifts, room)
@@ -240,7 +240,7 @@ def _crossing(outer: Values, inner: float, drifts: Values, room: Values) -> Valu
 
 
 def _upper_hull(moments: Values, value: Values, owner: Rows | None = None) -> Rows:
-    """The points that no line between two others passes above or through, of each owner, in order of it and of `at`."""
+    """The corners of the upper convex hull of each owner's points, in order of owner and moment."""
     whose = np.zeros(len(moments), dtype=np.int64) if owner is None else owner
     order = np.lexsort((value, moments, whose))
     # Of those at one moment the highest.
@@ -326,7 +326,7 @@ class _Solver:
         }  # fmt: skip
 
     def _tighten(self) -> None:
-        """Let meetings bound clocks, and clocks meetings, until little more is gained."""
+        """Pass bounds from meetings to clocks and back until they no longer become much tighter."""
         is_reached = mask_of([self.reference], len(self.begin_ns))
         changed = self.low != _UNKNOWN_LOW
         while changed.any():
@@ -340,7 +340,7 @@ class _Solver:
             changed = self._narrow(of_clocks)
 
     def _narrow(self, of_clocks: dict[int, Bounds]) -> Mask:
-        """Bound meetings by clocks; the meetings that this made notably narrower."""
+        """Tighten the bounds of meetings by those of clocks; return which meetings became much tighter."""
         rows, low, high = [], [], []
         for clock, bounds in of_clocks.items():
             clock_rows = slice(self.first[clock], self.first[clock + 1])
@@ -403,7 +403,7 @@ class _Solver:
         return line and replace(line, violated_ns=line.violated_ns + wider_ns)
 
     def _add_leaving(self, left_ns: Values, group: Sequence[int], lines: Sequence[ClockLine | None]) -> None:
-        """Estimate unknown times at which clocks left meetings, as the median of the known ones."""
+        """Estimate when clocks left meetings, where that is unknown, as the median of this group."""
         rows, when = [], []
         for clock in group:
             line, clock_rows = lines[clock], np.arange(self.first[clock], self.first[clock + 1])
@@ -539,7 +539,7 @@ def aligned(visits: Visits, machines: Machines, duration_ns: Times, reference: i
 
 
 def _tied(visits: Visits, count: int) -> Times:
-    """For each clock the lowest of all that meetings tie it to, over any number of others."""
+    """For each clock, the lowest clock that it is connected to by meetings, directly or through others."""
     lowest = np.arange(count)
     while True:
         of_meeting = np.full(int(visits.meeting.max(initial=-1)) + 1, count)

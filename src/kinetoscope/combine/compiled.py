@@ -139,7 +139,7 @@ def stored_calls(file: str) -> tuple[KernelCall, ...] | None:
 
 
 def _stored_call(call: dict[str, Any], *, keeps_addresses: bool = False) -> KernelCall:
-    """A call as its notes have it; `keeps_addresses` if these are of the process that recorded the trace."""
+    """Parse a call; `keeps_addresses` if the addresses are of the process that recorded the trace."""
     without: dict[str, Any] = {} if keeps_addresses else {"address": 0}
     nodes = []
     for node in call["nodes"]:
@@ -363,7 +363,7 @@ class _KernelOrigins(Origins):
         return extend(self._trace, losses=losses, spans=changed, tables=tables, strings=self.texts)
 
     def _below(self, stack: int) -> list[int]:
-        """The frames that a stack has below the generated file's, outermost first."""
+        """The frames of a stack below the generated file's, outermost first."""
         entry, frames = self._sites.entry[stack], []
         while stack != entry:
             frames.append(self._stacks.columns["frame"][stack])
@@ -371,7 +371,7 @@ class _KernelOrigins(Origins):
         return frames[::-1]
 
     def _stack(self, around: int, frames: tuple[SourceFrame, ...], below: list[int]) -> int:
-        """The stack of a node: the caller of the compiled function, then the program's frames, then what the kernel ran itself."""
+        """The stack of a node: the caller of the compiled function, then the program's frames, then those below the kernel call."""
         stack = self._caller(around, frames)
         for frame in frames:
             file = self.strings.row(frame.file)
@@ -382,7 +382,7 @@ class _KernelOrigins(Origins):
         return stack
 
     def _caller(self, around: int, frames: tuple[SourceFrame, ...]) -> int:
-        """The stack that called the function in which a node begins; the whole stack if the function is not on it."""
+        """The stack that called the function in which a node begins; `around` if the function is not on it."""
         if not frames:
             return around
         outer = frames[0]
@@ -454,7 +454,7 @@ class _Modules:
         return self._descend(self._apart(top, root), parts, len(_parsed(top.path)[1]), classes)
 
     def _apart(self, module: ModuleFrame, caller: int) -> int:
-        """The row of a module that a compiled function reaches otherwise than through the module that called it."""
+        """The row of a module that a compiled function does not reach through the module that called it."""
         key = (module.class_name, module.address or module.path, caller)
         root = self._roots.get(key)
         if root is None:
@@ -468,7 +468,7 @@ class _Modules:
     def _descend(
         self, row: int, parts: tuple[str, ...], skipped: int, classes: Mapping[tuple[str, ...], str]
     ) -> int:
-        """Follow names from a module; those that the trace does not have are added."""
+        """Follow names from a module, adding those that the trace does not have."""
         for depth in range(skipped, len(parts)):
             name = self._strings.row(parts[depth])
             child = self._child.get((row, name), -1)
@@ -481,7 +481,7 @@ class _Modules:
 
 
 def _parsed(path: str) -> tuple[str, tuple[str, ...]]:
-    """What a path begins with, and the names that follow; `_modules` is how a name is reached, and none itself."""
+    """The base of a path, and the attribute names that follow; `_modules` is skipped."""
     while (plain := _GETATTR.sub(r"\1.\2", path)) != path:
         path = plain
     match = _BASE.match(path)
@@ -495,6 +495,6 @@ def _known(value: int | None) -> int:
 
 
 def _shares(nodes: tuple[Node, ...]) -> list[float]:
-    """The estimated share of each node in the time of its kernel: that of the elements that it goes through."""
+    """The estimated share of each node in the time of its kernel, by number of elements."""
     total = sum(node.elements for node in nodes)
     return [node.elements / total if total else 1 / len(nodes) for node in nodes]

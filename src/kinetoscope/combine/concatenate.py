@@ -42,7 +42,7 @@ _CLOCK_CHECKS: dict[str, Callable[[Iterable[int]], int]] = {
 
 
 def _windows(trace: TraceData) -> list[tuple[int, int]]:
-    """Start and duration of each cycle; of a trace without cycles, those of the trace."""
+    """Start and duration of each cycle, or of a trace without cycles."""
     table = trace.columns("cycles")
     windows = list(zip(table["start_ns"].tolist(), table["duration_ns"].tolist(), strict=True))
     return windows or [(0, trace.duration_ns)]
@@ -165,12 +165,10 @@ class Joining:
         return self._parts[0].trace.from_columns(self._tables, strings=self._strings, info=self._info())
 
     def _begin(self) -> None:
-        """Join what other tables refer to while they are numbered."""
         self._number_rows("processes")
         self._number_cycles()
 
     def _losses(self) -> dict[str, list[Any]]:
-        """The losses of the traces: each kind once, added up, with the cycles it happened in."""
         counts: dict[Loss, int] = {}
         cycles: dict[Loss, list[int]] = {}
         for part in self._parts:
@@ -185,11 +183,7 @@ class Joining:
         )
 
     def _info(self) -> dict[str, Any]:
-        """The metadata of the traces.
-
-        Values on which they agree occur once. Where they differ, the last one is used, as in torch's own exports, and
-        `cycles` has every one's.
-        """
+        """Merged metadata: where traces differ, the last one wins, as in torch's own exports, and `cycles` has all values."""
         infos = [part.trace.info for part in self._parts]
         joined = {key: value for info in infos for key, value in info.items() if key not in _OF_THE_WHOLE}
         differing = [
@@ -214,7 +208,6 @@ class Joining:
         return joined
 
     def _cycles(self, part: JoinedTrace, differing: list[str]) -> list[dict[str, Any]]:
-        """What `cycles` has of those of a trace: the metadata that differ, its number and its time."""
         info, windows, offset_ns = part.trace.info, _windows(part.trace), part.place.offset_ns
         facts = {key: info[key] for key in differing if key in info}
         cycles = info.get("cycles")
@@ -268,7 +261,6 @@ class Joining:
         return list(self._moved(part, table.name, key).tolist())
 
     def _number_cycles(self) -> None:
-        """Give every trace a cycle, and every cycle a unique number."""
         numbers = [int(number) for part in self._parts for number in part.trace.column("cycles", "number")]
         counted = all(len(part.trace.columns("cycles")) for part in self._parts)
         windows: list[tuple[int, int]] = []
@@ -284,12 +276,10 @@ class Joining:
         self._tables["cycles"] = {"number": numbers, "start_ns": starts_ns, "duration_ns": durations_ns}
 
     def _numbers(self, part: JoinedTrace) -> list[int]:
-        """The numbers that the cycles of a trace have now."""
         rows = sorted(set(part.rows["cycles"].tolist()) - {-1})
         return [self._tables["cycles"]["number"][row] for row in rows]
 
     def _put_in_order(self, name: str, order: Rows | None) -> None:
-        """Concatenate the rows of a table that are numbered already, and put them in their order."""
         # One column after the other: all of them unsorted would take as much memory again.
         columns = ((column, self._column(name, column)) for column in self._given(name))
         self._tables[name] = {
@@ -297,7 +287,7 @@ class Joining:
         }
 
     def _number_rows(self, name: str) -> Rows | None:
-        """Assign the new rows of a table, and return their order; None where that of the traces is the right one."""
+        """Number the rows of a table; return their order, None if it is that of the traces."""
         lengths = [len(part.trace.columns(name)) for part in self._parts]
         order = self._order(name)
         new_rows = np.arange(sum(lengths)) if order is None else np.argsort(order)
@@ -307,32 +297,31 @@ class Joining:
         return order
 
     def _order(self, name: str) -> Rows | None:
-        """The order of the rows of all traces, one after the other; None where that is the right one."""
+        """The order of the rows of all traces; None if they are in order already."""
         if name not in self.SORTED_BY:
             return None
         # Within a trace the order is right already, and among traces it is that of time: stable is enough.
         return np.argsort(self._column(name, self.SORTED_BY[name]), kind="stable")
 
     def _given(self, name: str) -> list[str]:
-        """The columns that must be handed over: what is given in some trace, as the others' may follow from its others, or be the default; and more."""
+        """The columns to pass on: those that any trace stores, and those that would be derived differently from the whole."""
         names = {column for part in self._parts for column in part.trace.columns(name).given}
         names.update(self._not_derived(name))
         return [column for column in STORED[name].column_names if column in names]
 
     def _not_derived(self, name: str) -> list[str]:
-        """The columns that would come out otherwise in the new trace: what holds within each of the traces only."""
+        """The columns that would be derived differently from the whole, because they hold within each trace only."""
         has_memory = any(len(part.trace.columns("allocations")) for part in self._parts)
         return [*(WITHIN_EACH.get(name, ()) if has_memory else ()), *(["cycle"] if name == "spans" else [])]
 
     def _column(self, name: str, column: str) -> Any:
-        """One column of all traces, one after the other."""
         values = [self._moved(part, name, column) for part in self._parts]
         if isinstance(values[0], list):
             return [text for texts in values for text in texts]
         return np.concatenate(values)
 
     def _moved(self, part: JoinedTrace, name: str, column: str) -> Any:
-        """A column of one trace, its references and points in time as they are in the new one."""
+        """A column of one trace with references and times converted to those of the new one."""
         definition = STORED[name].column(column)
         values = part.trace.column(name, column)
         if definition.unit.startswith(REFERENCE):

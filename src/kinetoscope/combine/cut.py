@@ -76,7 +76,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Ma
 
 
 def _used(name: str, length: int, tables: dict[str, dict[str, Any]]) -> Mask:
-    """Mark the rows of a dictionary that are referred to, also from within it."""
+    """Mark the rows that other tables refer to, and the rows that these refer to in turn."""
     used = np.zeros(length + 1, dtype=bool)
     for table, column in _references(name, tables):
         if table != name:
@@ -155,7 +155,6 @@ class Pieces:
 
 
 def _pieces(trace: TraceData, part: TracePart) -> Pieces:
-    """The pieces of the spans of a trace that are in a part, in the order in which a trace has its spans."""
     spans = trace.columns("spans")
     launch_window = _window_of_launch(trace, part) if part.by_launch else None
     near = _near(trace, part, launch_window)
@@ -192,7 +191,7 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows:
-    """The spans that touch a window, on wanted threads; of a long trace these are few."""
+    """The spans that touch a window, on selected threads."""
     spans = trace.columns("spans")
     start_ns, duration_ns = spans["start_ns"], spans["duration_ns"]
     first_start_ns = np.append(part.start_ns, ENDLESS_NS)
@@ -213,7 +212,7 @@ def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows
 
 
 def _window_of_launch(trace: TraceData, part: TracePart) -> Rows:
-    """For each device span of known launch its window, -1 for none; -2 for every other span."""
+    """The window of each device span's launch, -1 if outside all windows; -2 for spans without a known launch."""
     window = np.full(len(trace.columns("spans")), -2, dtype=np.int64)
     launches = trace.columns("launches")
     host, device = launches["host"][::-1], launches["device"][::-1]  # the first launch of several decides
@@ -319,7 +318,7 @@ class _Cutting:
         self._tables["spans"] = columns
 
     def _nesting_as_it_was(self) -> dict[str, Any]:
-        """Parents, depths and lanes of the pieces in traces with partial overlaps: a cut may hide that spans overlapped."""
+        """Parents, depths and lanes from the whole trace: a cut may hide that spans overlapped."""
         pieces, spans = self._pieces_kept, self._spans
         windows = len(self._part.start_ns)
         key = pieces.row * windows + pieces.window
@@ -378,7 +377,6 @@ class _Cutting:
         self._tables["steps"] = self._given("steps", rows, tuple(steps)) | times
 
     def _memory(self) -> None:
-        """Allocations, with what was live at the start, and the storages that were seen up to the end."""
         part, events = self._part, self._trace.columns("allocations")
         time_ns, end_ns = events["time_ns"], int(part.end_ns[-1])
         wanted = (time_ns < end_ns) & self._wanted_of("allocations")
@@ -399,7 +397,7 @@ class _Cutting:
         self._take("storages", np.flatnonzero(before_end & self._wanted_of("storages")))
 
     def _compiles(self) -> None:
-        """The compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
+        """Compilations up to the end of the part; those that ended before it, or ran on other threads, no longer count as recorded."""
         part, compiles = self._part, self._trace.columns("compiles")
         self._take("graph_breaks", np.flatnonzero(self._wanted_of("graph_breaks")))
         start = compiles["start_ns"]
@@ -413,7 +411,6 @@ class _Cutting:
             self._tables["compiles"]["recorded"] = recorded[rows].astype(np.uint8)
 
     def _live_at(self, begin: int) -> Mask:
-        """Which allocations before the row `begin` are live at that moment."""
         events, cycles = self._trace.columns("allocations"), self._trace.columns("cycles")
         match = events["match"][:begin]
         live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
@@ -435,7 +432,7 @@ class _Cutting:
         return live
 
     def _live_bytes(self, rows: Rows) -> Rows:
-        """The live bytes of the device and process after each of some allocations without frees between them."""
+        """The live bytes of the device and process after each of some allocations, which have no frees between them."""
         events = self._trace.columns("allocations")
         device, size = _devices(events)[rows], events["bytes"][rows]
         device += thread_processes(self._trace)[events["thread"][rows]].astype(np.uint64) << np.uint64(32)
@@ -445,7 +442,6 @@ class _Cutting:
         return total
 
     def _bytes_of_pieces(self) -> None:
-        """Recompute the bytes of cut spans from the remaining allocations, if the trace stores them."""
         span_columns, pieces = self._tables["spans"], self._pieces_kept
         handed_over = [name for name in _BYTES if name in span_columns]
         changed = pieces.begun_before | pieces.unfinished
@@ -469,7 +465,6 @@ class _Cutting:
         }
 
     def _wanted_threads(self) -> Mask:
-        """The selected threads, also those without spans in the part."""
         if self._part.threads is not None:
             return self._part.threads
         return np.ones(len(self._trace.columns("threads")), dtype=bool)
@@ -482,7 +477,7 @@ class _Cutting:
         return np.flatnonzero(np.isin(np.arange(count), of_threads[threads]))
 
     def _wanted_of(self, name: str, *columns: str) -> Mask:
-        """Which rows of a table belong to selected threads and processes, or to none; with `columns`, only by these."""
+        """Which rows of a table belong to selected threads and processes, or to none; `columns` restricts the check to these."""
         table = self._trace.columns(name)
         wanted = np.ones(len(table), dtype=bool)
         chosen = {"thread": self._wanted_threads(), "process_row": self._place_of("processes")[:-1] >= 0}
@@ -533,7 +528,7 @@ class _Cutting:
         self._tables[name] = self._given(name, rows)
 
     def _given(self, name: str, rows: Rows, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """The columns that a new trace needs of a table, at some rows of it; by default those that cannot be computed again."""
+        """The columns to pass on of a table, at some rows; by default those that cannot be derived."""
         columns = self._trace.columns(name)
         new_columns: dict[str, Any] = {}
         for column in columns.given if names is None else names:
@@ -547,7 +542,7 @@ class _Cutting:
         return new_columns
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
-        """For each old row of a table its new one, and an entry for the row -1."""
+        """The new row of each old row of a table, and -1 for the row -1."""
         # Of a span in several pieces the first.
         return places_of(self._rows_of[name], len(self._trace.columns(name)))
 

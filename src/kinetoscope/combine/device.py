@@ -147,7 +147,6 @@ class _Join(Joining):
         super().__init__([self._host_part, self._device_part])
 
     def _begin(self) -> None:
-        """Threads, the clocks, and the host's cycles."""
         threads, host_threads = self._match_threads(), len(self._host.columns("threads"))
         self._fit = fit_clocks(self._thread_times(threads))
         self._host_part.rows["threads"] = row_map(range(host_threads))
@@ -169,7 +168,7 @@ class _Join(Joining):
             self._tables[name]["index"] = np.arange(len(self._thread_order))
 
     def _match_threads(self) -> Rows:
-        """The new row of each thread of the device's trace: the host's own, or one behind them."""
+        """The new row of each thread of the device's trace: the host's, or one after them."""
         host_tids = self._host.column("threads", "os_tid").tolist()
         row_of = {tid: row for row, tid in reversed(list(enumerate(host_tids)))}
         device_tids = self._device.column("threads", "os_tid").tolist()
@@ -190,7 +189,7 @@ class _Join(Joining):
         return rows
 
     def _match_by_place(self, unknown: list[int], taken: set[int]) -> dict[int, int]:
-        """The host's threads whose operators contain the calls of other threads, the best match first."""
+        """Match threads to the host's threads whose operators contain their calls, best match first."""
         votes: list[tuple[int, int, int, int]] = []
         outermost = outermost_operators(self._host, self._host.column("spans", "flags") & FLAG_ASYNC == 0)
         for row in unknown:
@@ -214,7 +213,7 @@ class _Join(Joining):
         return matched
 
     def _calls_of(self, thread: int) -> tuple[Rows, Rows]:
-        """When the calls of a thread of the device's trace began and ended, on the host's axis."""
+        """Starts and ends of a device-trace thread's calls, on the host's axis."""
         spans = self._device.columns("spans")
         calls = np.flatnonzero(is_runtime_call(spans["kind"]) & (spans["stream"] < 0))
         starts_ns, ends_ns = _times(self._device, calls, thread)
@@ -229,7 +228,7 @@ class _Join(Joining):
         return times
 
     def _order(self, name: str) -> Rows | None:
-        """The order of the rows of both; of spans that begin together the longer, and the host's, come first."""
+        """The order of the rows of both; of spans that begin together, the longer ones and the host's come first."""
         if name != "spans":
             return super()._order(name)
         thread, start_ns, duration_ns = (
@@ -272,7 +271,7 @@ class _Join(Joining):
 
 
 def _times(trace: TraceData, rows: Rows, thread: int) -> tuple[Rows, Rows]:
-    """When those of some spans, in the order of their rows, began and ended that are of a thread."""
+    """Starts and ends of those of the given spans that are on a thread."""
     spans = trace.columns("spans")
     # Spans are in order of their threads.
     low, high = np.searchsorted(rows, np.searchsorted(spans["thread"], (thread, thread + 1)))

@@ -61,7 +61,6 @@ def extend(
 def _joined_counters(
     trace: TraceData, strings: list[str], more: Mapping[str, tuple[ArrayLike, ArrayLike]]
 ) -> dict[str, Any]:
-    """The columns of the table `counters` with more counters, whose names are added to the strings."""
     table = StringTable(strings)
     trace_counters = trace.columns("counters")
     parts = [(trace_counters["time_ns"], trace_counters["name"], trace_counters["value"])]

@@ -75,7 +75,7 @@ def attribute_replays(trace: AnyTrace) -> AnyTrace:
 
 
 def _named(trace: TraceData, pattern: re.Pattern[str]) -> Rows:
-    """The calls of the runtime with a name that a pattern begins with, in the order of their start."""
+    """The runtime calls whose names match a pattern, in order of start."""
     spans = trace.columns("spans")
     texts = [row for row, text in enumerate(trace.strings) if pattern.match(text)]
     rows = np.flatnonzero(np.isin(spans["name"], texts) & is_runtime_call(spans["kind"]))
@@ -83,7 +83,7 @@ def _named(trace: TraceData, pattern: re.Pattern[str]) -> Rows:
 
 
 def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
-    """For each launch of a graph the number of the graph, -1 without, and its work on devices in the order of the nodes."""
+    """For each graph launch: the graph's number, -1 if unknown, and its device work and kinds in the order of the nodes."""
     # The names first: columns of a trace without replays are not made for this.
     if not any(map(_REPLAY.match, trace.strings)):
         return []
@@ -109,7 +109,6 @@ def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
 
 
 def _captures(trace: TraceData) -> list[tuple[Rows, Sequence]]:
-    """For each capture the calls that became nodes, and their kinds, in order of time."""
     spans, launched = trace.columns("spans"), trace.column("launches", "host")
     start = spans["start_ns"]
     of_kind = [(kind, _named(trace, pattern)) for kind, pattern in _NODES]
@@ -132,7 +131,7 @@ def _matched(
     replays: Iterable[tuple[int, Rows, Sequence]],
     captures: list[tuple[Rows, Sequence]],
 ) -> dict[int, Rows]:
-    """The calls of the capture of each graph, by its number; without ambiguous captures."""
+    """The calls of the capture of each graph, by its number; ambiguous captures are left out."""
     graphs: dict[Sequence, set[int]] = {}
     several: dict[int, set[Sequence]] = {}
     for graph, _, kinds in replays:

@@ -100,7 +100,6 @@ class _MergedProcesses(Joining):
     # Processes
 
     def _begin(self) -> None:
-        """A row for each process, those of traces that were put together before among them."""
         columns: dict[str, list[Any]] = {column: [] for column in STORED["processes"].column_names}
         for part in self._parts:
             table, begin = part.trace.columns("processes"), len(columns["pid"])
@@ -135,7 +134,6 @@ class _MergedProcesses(Joining):
         return [*names, *within] if is_given else names
 
     def _moved(self, part: JoinedTrace, name: str, column: str) -> Any:
-        """A column of one trace, its references and points in time as they are in the new one."""
         if name == "threads" and column in ("process", "rank"):
             rows = part.rows["processes"][part.trace.column("threads", "process_row")]
             of_process = np.array([*self._tables["processes"]["pid" if column == "process" else "rank"], -1])

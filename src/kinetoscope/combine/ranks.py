@@ -47,10 +47,10 @@ def clock_marks(trace: TraceData) -> list[tuple[str, int, int]]:
 
 
 def _visits(traces: Sequence[TraceData]) -> Visits:
-    """Which trace was at which barrier, and at which call between ranks.
+    """Which trace was at which barrier and collective.
 
-    Calls are the same by step, group, name and place among their like, where the traces agree on these. Traces without steps must have the same calls from
-    beginning to end.
+    Collectives are matched by step, group, name and order, where the traces agree on these. Without steps, traces must have the same calls
+    throughout.
     """
     numbers: dict[Hashable, int] = {}
     # The trace, the meeting, when it was entered and left, and whether those who meet leave together: whoever waits in a collective leaves it with
@@ -165,13 +165,7 @@ def _first_rank(trace: TraceData) -> float:
 def _unrelated(
     traces: Sequence[TraceData], names: Sequence[str], placements: Sequence[Placement]
 ) -> list[str]:
-    """The reasons why traces do not seem to be of one job, as sentences.
-
-    Args:
-        traces: The traces.
-        names: What to call them.
-        placements: Their placements on the common axis.
-    """
+    """The reasons why traces do not seem to be of one job, as sentences."""
     reasons = []
     ran: dict[str, str] = {}
     for trace, name in zip(traces, names, strict=True):
@@ -200,7 +194,7 @@ def _unrelated(
 
 
 def _script(run: RunInfo) -> str:
-    """The program of a process without its arguments; empty if the trace does not have it."""
+    """The program of a process without its arguments; empty if unknown."""
     words = list(run.program or run.command_line)
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
         words = words[1:]
@@ -210,12 +204,7 @@ def _script(run: RunInfo) -> str:
 
 
 def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
-    """Raise if two traces are not those of two ranks of one job.
-
-    Args:
-        traces: The traces.
-        names: What to call them.
-    """
+    """Raise ArgumentError if two traces are of one rank, of one process, or of jobs of different sizes."""
     of_rank: dict[int, str] = {}
     of_size: dict[int, str] = {}
     of_process: dict[tuple[int | str | None, ...], list[tuple[int, int, str]]] = {}

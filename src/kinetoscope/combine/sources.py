@@ -51,7 +51,7 @@ def with_counters(trace: AnyTrace, rows: AppendedRows) -> AnyTrace:
 
 
 def _begin_ns(trace: TraceData, recordings: Sequence[AppendedRows]) -> int:
-    """When the trace began by the monotonic clock; -1 if that is not known."""
+    """When the trace began by the monotonic clock; -1 if unknown."""
     run = trace.run_info
     if run.start_monotonic_ns is not None:
         return run.start_monotonic_ns

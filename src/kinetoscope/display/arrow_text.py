@@ -159,7 +159,6 @@ def _json_value(value: Any) -> Any:
 
 
 def _distinct_names(table: pa.Table) -> list[str]:
-    """Return the names of the columns; numbered if several are equal, as a query can make them."""
     names: list[str] = table.column_names
     if len(set(names)) == len(names):
         return names
@@ -205,7 +204,6 @@ def block_of(table: pa.Table) -> TableBlock:
 
 
 def _unit_by_name(name: str) -> str:
-    """The unit of the numbers of a column; empty for counts."""
     last = name.rpartition("_")[2]
     return _ID if name == "id" or last in _IDS else {"percent": "%"}.get(last, last if last in _UNITS else "")
 
@@ -221,7 +219,6 @@ def _cell(value: object) -> float | str | None:
 
 
 def _short(value: float | str | None) -> float | str | None:
-    """A text that is cut as where there is little room: lines of a pipe have no width."""
     return cut(value, WIDEST_TEXT) if isinstance(value, str) else value
 
 
@@ -233,7 +230,6 @@ def _column(table: pa.Table, name: str) -> str:
 
 
 def _flat(column: pa.ChunkedArray) -> Any:
-    """Convert a column to a type that CSV supports."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_nested(column.type):

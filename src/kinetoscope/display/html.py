@@ -112,7 +112,7 @@ def _as_html(block: Block, most: int | None) -> str:
 
 
 def _cell(block: TableBlock, row: int, at: int, text: str) -> Cell:
-    """A cell of a table, with the exact number as its tooltip, and a bar: that of the row or, in a table without any, a share."""
+    """A cell with the exact number as its tooltip and a bar: that of the row or, in tables without bars, of a share."""
     value, unit = block.rows[row][at], block.columns[at].unit
     if not isinstance(value, int | float):
         return Cell(text)

@@ -113,7 +113,6 @@ def _text_lines(block: Heading | Paragraph, text: str, width: int, label_width: 
 
 
 def _table_lines(table: TableBlock, cells: list[list[str]], width: int, most: int | None) -> list[Line]:
-    """A table with its title and what is said below it; nothing where no row is shown."""
     shown_rows = table.largest(None if most is None else min(most, table.most_rows or most))
     if not shown_rows and not table.rest:
         return []

@@ -38,7 +38,7 @@ def failure_lines(
 
 
 def _last_operator(trace: TraceData) -> list[str]:
-    """The operator that began last, with what it ran in: nothing begins after the one that failed."""
+    """The operator that began last, and what it ran in: nothing begins after the one that failed."""
     spans = trace.columns("spans")
     hidden = np.array([text in HIDDEN_NAMES for text in trace.strings], dtype=bool)
     rows = np.flatnonzero(is_operator(spans["kind"]) & ~hidden[spans["name"]])

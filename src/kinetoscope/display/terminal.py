@@ -32,7 +32,6 @@ _ERROR_HANDLER = "kinetoscope"
 
 
 def _transliterate(error: UnicodeError) -> tuple[str, int]:
-    """Replace characters that an encoding lacks by similar ASCII ones."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_ASCII)
@@ -40,7 +39,7 @@ def _transliterate(error: UnicodeError) -> tuple[str, int]:
 
 
 def _in_ascii(character: str) -> str:
-    """Write a character without its accents, or else as an escape: a name of question marks would be any name."""
+    """Drop a character's accents or else escape it; with question marks all such names would look alike."""
     if character.isascii():
         return character
     plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii")

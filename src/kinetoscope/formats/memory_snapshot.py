@@ -161,7 +161,7 @@ class _Snapshot:
         return sum(max(_number(segment.get("total_size")), 0) for segment in self._segments.get(device, ()))
 
     def _add_device(self, device: int) -> int:
-        """Add the rows of a device; return when its last event was."""
+        """Add the rows of a device; return the time of its last event."""
         live = self._live_at_the_end(device)
         events = self._events(device)
         last_ns = events[-1][0] if events else 0
@@ -194,7 +194,7 @@ class _Snapshot:
         return (time_us - self._base_us) * 1000 if self._base_us and time_us > 0 else otherwise_ns
 
     def _events(self, device: int) -> list[tuple[int, str, int, int, int]]:
-        """The events that change how much is used or reserved, in order: time, action, address, size and stack."""
+        """Events that change used or reserved memory, in order: time, action, address, size and stack."""
         events, time_ns = [], 0
         for number, entry in enumerate(self._histories[device] if device < len(self._histories) else (), 1):
             action, size = entry.get("action"), _number(entry.get("size"))
@@ -214,7 +214,6 @@ class _Snapshot:
         return events
 
     def _add_failure(self, device: int, time_ns: int, size: int, free_bytes: int, stack: int) -> None:
-        """Add an allocation that failed: a mark on the timeline, and a row of the metadata."""
         name = f"out of memory: {units.size(size)} requested"
         self._spans.append(
             (device, time_ns, 0, self._strings.row(name), stack, FLAG_INSTANT, SpanKind.USER_ANNOTATION)
@@ -237,7 +236,7 @@ class _Snapshot:
         )
 
     def _add_annotations(self, end_ns: int) -> None:
-        """Add the ranges that the program marked; one that was not ended lasts until the end."""
+        """Add the ranges that the program marked; one without an end lasts until the recording's end."""
         begun: dict[tuple[int, str], list[int]] = {}
         for entry in self._annotations:
             device, name = _number(entry.get("device"), 0), _text(entry.get("name"))
@@ -276,7 +275,7 @@ class _Snapshot:
         return live
 
     def _dicts(self, entries: object) -> list[dict[str, Any]]:
-        """The mappings in a list. A pickle can name one list many times, of which the first is read: the rest would take time without end."""
+        """The mappings in a list, of which each list is read once: a pickle can name one many times, so that reading would not end."""
         if not isinstance(entries, (list, tuple)) or not entries:
             return []
         if id(entries) in self._lists_read:
@@ -291,7 +290,7 @@ class _Snapshot:
         return history[0].get("frames") if history else None
 
     def _stack(self, frames: object) -> int:
-        """The row of a stack, whose frames are listed innermost first; -1 without."""
+        """The row of a stack, whose frames are listed innermost first; -1 for an empty one."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return -1
         row = self._rows_of_lists.get(id(frames))
@@ -329,20 +328,18 @@ _BACKWARD_CALL = re.compile(r"torch::autograd::generated::(\w+)::apply\(")
 
 
 def _text(value: object) -> str:
-    """A text; empty for anything else, as nested lists could be endless as a text."""
+    """The value if it is a text, else an empty one: nested lists could be endless as text."""
     return value if isinstance(value, str) else ""
 
 
 def _number(value: object, otherwise: int = -1) -> int:
-    """A whole number that a column can hold; `otherwise` if it is none."""
     return value if type(value) is int and 0 <= value < _MOST else otherwise
 
 
 def _telling(frames: tuple[_Frame, ...]) -> tuple[_Frame, ...]:
-    """The frames that say where a program was.
+    """The frames to show: those of Python or, without any, the operators and backward functions among those of C++.
 
-    By default torch writes those of C++, too, without lines and around those of Python. Where there is Python, that is all; elsewhere, as on
-    the threads of autograd, operators and backward functions are left of C++.
+    By default torch writes C++ frames, too, without lines and around those of Python.
     """
     of_python = tuple(
         frame

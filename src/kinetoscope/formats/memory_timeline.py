@@ -90,7 +90,6 @@ def write_empty_timeline(path: str | os.PathLike[str]) -> None:
 
 
 def _write(target: Path, pieces: Iterable[str]) -> None:
-    """Write texts one after the other, compressed if the file's suffix says so."""
     with open_packed(target) as file:
         file.writelines(piece.encode("utf-8", "backslashreplace") for piece in pieces)
 
@@ -146,5 +145,4 @@ def _rows(values: Rows) -> Iterator[str]:
 
 
 def _epoch_ns(trace: TraceData) -> int:
-    """When the trace began, in nanoseconds since 1970; 0 where that is not known."""
     return trace.run_info.start_realtime_ns or 0

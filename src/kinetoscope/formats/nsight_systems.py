@@ -171,7 +171,6 @@ class _Export:
         return traces
 
     def _select(self, columns: str, table: str, more: str = "") -> sqlite3.Cursor:
-        """Rows of the newest version of a table."""
         return self._connection.execute(f"SELECT {columns} FROM {_quoted(self._tables[table])} {more}")
 
     def rows(self, table: str, *columns: str, where: str = "") -> list[Any]:
@@ -428,7 +427,7 @@ class _Process:
         )
 
     def _add_ranges(self, rows: dict[str, Rows]) -> None:
-        """Add NVTX ranges and marks; those of torch's `emit_nvtx` are operators."""
+        """Add NVTX ranges and marks; those of torch's `emit_nvtx` become operators."""
         are_domains = f"WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
         domain_names = dict(self._export.rows(_NVTX, "domainId", "text", where=are_domains))
         sort = rows["eventType"]
@@ -461,7 +460,6 @@ class _Process:
         )
 
     def _range(self, text: str) -> tuple[int, int, int, int]:
-        """The name, kind, scope and sequence number of a range with a text."""
         operator = _OPERATOR.match(text)
         if operator is None:
             kind = SpanKind.STEP if text.startswith(MARK) else SpanKind.USER_ANNOTATION
@@ -541,21 +539,19 @@ def _process_of(columns: dict[str, Rows]) -> Rows:
 
 
 def _mapped(columns: Sequence[Rows], make: Callable[..., int]) -> Rows:
-    """What `make` returns for the values of each row, called once for equal ones."""
+    """Apply `make` to the values of each row, once for each distinct combination."""
     groups = Groups.by(columns)
     keys = zip(*(column[groups.first].tolist() for column in columns), strict=True)
     return np.array([make(*key) for key in keys], np.int64)[groups.of_row]
 
 
 def _threads_of_calls(spans: dict[str, Rows], correlation: Rows) -> NDArray[np.int32]:
-    """The thread of the call with each correlation id; the first one where there is none."""
     calls = np.flatnonzero((spans["stream"] < 0) & (spans["correlation"] >= 0))
     thread = dict(zip(spans["correlation"][calls].tolist(), spans["thread"][calls].tolist(), strict=True))
     return np.array([thread.get(number, 0) for number in correlation.tolist()], np.int32)
 
 
 def _joined(parts: list[dict[str, Rows]], row_of: NDArray[np.int32]) -> dict[str, Any]:
-    """The rows of several tables as one, in the order of their spans."""
     if not parts:
         return {}
     names = dict.fromkeys(name for part in parts for name in part)

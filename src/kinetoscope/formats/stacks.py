@@ -127,7 +127,7 @@ def write_speedscope(trace: TraceData, path: Path) -> None:
 
 
 def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
-    """Return a profile for each thread, stream and lane: title, rows of spans, and how they nest."""
+    """A profile for each thread, stream and lane: title, rows of spans, and their nesting."""
     spans = trace.columns("spans")
     thread, stream, lane = (spans[name].astype(np.int64) for name in ("thread", "stream", "lane"))
     order = np.lexsort((np.arange(len(thread)), lane, stream, thread))
@@ -191,7 +191,6 @@ def _write_evented(
 
 
 def _events_text(opens: Mask, frame: Rows, at_ns: Rows) -> memoryview:
-    """Return the events as JSON, each after a comma."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -205,7 +204,7 @@ def _events_text(opens: Mask, frame: Rows, at_ns: Rows) -> memoryview:
 
 
 def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
-    """Return the profiles of Python stacks, without those where all weights are 0."""
+    """Profiles of Python stacks, without those whose weights are all 0."""
     if len(trace.columns("stacks")) == 0:
         return []
     sums = stack_sums(trace)
@@ -237,7 +236,6 @@ def _allocated_bytes(trace: TraceData) -> Rows:
 
 
 def _sampled_profile(title: str, unit: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """Return a sampled profile; its axis is the sum of the weights."""
     return {
         "type": "sampled",
         "name": title,

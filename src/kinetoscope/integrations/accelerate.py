@@ -117,7 +117,6 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         self._profiler.flight.close_step()
 
     def _follow(self, accelerator: Any) -> None:
-        """Learn of losses and checkpoints, from the methods of the accelerator that the loop calls."""
         driven, backward = self._profiler, accelerator.backward
 
         @functools.wraps(backward)
@@ -138,7 +137,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
             self._open_step()
 
     def _open_step(self) -> None:
-        """Mark a step; with `whole_run`, the table of steps derives them from the optimizer, without an empty one at the end."""
+        """Mark a step; with `whole_run`, steps are derived from the optimizer, without an empty last one."""
         if not self._profiler.options.records_from_the_start():
             self._profiler.open_step(self._number)
         else:
@@ -146,8 +145,6 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
 
 
 def _outside_of_steps(driven: TrainerProfiler, method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose calls belong to no step."""
-
     @functools.wraps(method)
     def call(*arguments: Any, **keywords: Any) -> Any:
         driven.flight.close_step()

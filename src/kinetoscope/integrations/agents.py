@@ -236,11 +236,7 @@ class TraceAnswers:
         return trace
 
     def _allowed(self, path: str) -> Path:
-        """Return a path in one of the folders; a relative one is in the first folder that has it.
-
-        Raises:
-            ArgumentError: It is outside all of them, or a folder with a link to the outside.
-        """
+        """A path in one of the folders, relative to the first one that has it; ArgumentError if it, or a link in it, leads outside."""
         resolved = [(folder / path).resolve() for folder in self._folders]
         inside = [file for file in resolved if self._is_inside(file)]
         chosen = next((file for file in inside if file.exists()), inside[0] if inside else None)
@@ -255,7 +251,6 @@ class TraceAnswers:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files of a folder and those below it, hidden ones left out."""
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where, name) for name in sorted(files))
@@ -295,7 +290,7 @@ def fitted(facts: dict[str, Any], most_bytes: int = MOST_BYTES) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a copy of what JSON can express in which long texts end with an ellipsis, and numbers have few digits."""
+    """Copy a JSON value with long texts cut and numbers rounded."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, str):

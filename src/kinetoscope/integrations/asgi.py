@@ -75,7 +75,6 @@ class _Response:
 
 @lru_cache(maxsize=1024)
 def _end_text(status: object, name: str | None) -> str:
-    """The arguments that the end of a request adds, as the JSON text of an object; empty if there are none."""
     facts = {"status_code": status, "name": name}
     arguments = {key: value for key, value in facts.items() if value is not None}
     return json.dumps(arguments, default=str) if arguments else ""

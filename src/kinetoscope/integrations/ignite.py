@@ -56,7 +56,6 @@ class AttachedProfiler(TraceAccess):
         self._engine.run = run
 
     def _profiled_run(self, *arguments: Any, **keywords: Any) -> Any:
-        """Profile one call of the engine's `run`, even if it fails."""
         self._profiler.prepare(self._stage, os.getcwd())
         self._waits = True
         try:
@@ -79,19 +78,17 @@ class AttachedProfiler(TraceAccess):
             self._step(engine.state.iteration + 1)
 
     def _iteration_completed(self, engine: Any) -> None:
-        """End a step. The handlers behind this one may run another engine, to evaluate, or write a checkpoint."""
+        """End a step: later handlers may run another engine, to evaluate, or write a checkpoint."""
         self._profiler.close_step()
         self._profiler.flight.note_loss(engine.state.output)
         self._profiler.flight.close_step()
 
     def _step(self, number: int) -> None:
-        """Start a step, if it was not started with its wait."""
         if self._waits:
             self._begin()
         self._profiler.open_step(number)
 
     def _steps_left(self) -> int | None:
-        """The largest number of iterations of the run; None if the engine does not know it."""
         state = self._engine.state
         if state.max_iters is not None:
             return int(state.max_iters - state.iteration)

@@ -44,7 +44,6 @@ _OPENS, _CLOSES, _ABANDONS, _LEAVES = "opens", "closes", "abandons", "leaves"
 
 @functools.cache
 def _role(stage: str | None, action: str) -> str | None:
-    """The role of a hook in the steps of a stage."""
     batch = _BATCHES.get(stage or "")
     if batch is None:
         return None
@@ -223,7 +222,7 @@ class KinetoscopeProfiler(TraceAccess):
         return 0 if self._local_rank is None else self._local_rank
 
     def _follow(self, strategy: Any) -> None:
-        """Learn of failures, and of what each training step returns, which a profiler is not told; a callback would cost time in every hook."""
+        """Observe failures and step outputs, which profilers are not passed; a callback would cost time in every hook."""
         self._replaced.restore()
         driven, replaced = self._profiler, self._replaced
         fails: Any = getattr(strategy, "on_exception", None)
@@ -257,14 +256,13 @@ class KinetoscopeProfiler(TraceAccess):
         return getattr(self._lightning_module, "_trainer", None)
 
     def _number(self, *, fetching: bool) -> int:
-        """The number of the batch that is about to be fetched or, once fetched, of the current one."""
+        """The number of the batch that is being fetched or, after that, of the current one."""
         loop = self._trainer().fit_loop.epoch_loop if self._stage == "fit" and self._trainer() else None
         if loop is None:
             return self._profiler.position
         return int(loop.total_batch_idx) + fetching
 
     def _total_steps(self) -> int | None:
-        """The largest number of batches of the run; None if Lightning does not know it."""
         trainer = self._trainer()
         if trainer is None:
             return None
@@ -309,7 +307,6 @@ class _HookSpan:
 
 
 def _fit_batches(trainer: Any) -> int | None:
-    """How many training batches a run has left at most."""
     limits = [_whole(trainer.num_training_batches * (trainer.max_epochs - trainer.current_epoch))
              if trainer.max_epochs not in (None, -1) else None,
              _whole((trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches)
@@ -318,12 +315,10 @@ def _fit_batches(trainer: Any) -> int | None:
 
 
 def _whole(number: float) -> int | None:
-    """A number of batches, None for one without end."""
     return int(number) if math.isfinite(number) else None
 
 
 def _loaded() -> list[str]:
-    """The available Lightning modules: the imported ones or, without any, the installed ones."""
     imported = [module for module in _PACKAGES.values() if module in sys.modules]
     return imported or [
         module for package, module in _PACKAGES.items() if importlib.util.find_spec(package) is not None
@@ -346,7 +341,6 @@ def _count_as_a_profiler() -> str:
 
 
 def _module_of(trainer: Any) -> str | None:
-    """The Lightning whose trainer this is, or is derived from."""
     packages = (ancestor.__module__.partition(".")[0] for ancestor in type(trainer).__mro__)
     return next((_PACKAGES[package] for package in packages if package in _PACKAGES), None)
 

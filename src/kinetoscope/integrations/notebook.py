@@ -91,7 +91,6 @@ def _file_to_save(text: str) -> str:
 
 
 def _recording_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that decide what is recorded, as they are declared."""
     for name, option in reversed(list(OPTIONS.items())):
         if not option.magic_flags:
             continue
@@ -168,7 +167,6 @@ class KinetoscopeMagics(Magics):
             self._show(trace, options)
 
     def _show(self, trace: Trace, options: Namespace) -> None:
-        """Store, save and show a trace according to the options; an exception of the cell still propagates."""
         if options.out is not None:
             self.shell.user_ns[options.out] = trace
         if not options.quiet:
@@ -181,7 +179,6 @@ class KinetoscopeMagics(Magics):
                 warnings.warn(f"the trace could not be saved: {error}", stacklevel=2)
 
     def _place(self, path: str) -> str:
-        """IPython's name of a cell; for other files the file name."""
         cell = self.shell.compile.format_code_name(path)
         return cell[1] if cell is not None else re.split(r"[/\\]", path)[-1]
 
@@ -262,7 +259,7 @@ def _compiled(shell: InteractiveShell, source: str) -> Callable[[], Any]:
 
 
 def _cell_number(shell: InteractiveShell) -> int:
-    """The number of the running cell: that of the innermost caller that is a cell."""
+    """The number of the running cell, from the innermost caller that is one."""
     frame = inspect.currentframe()
     while frame is not None:
         cell = shell.compile.format_code_name(frame.f_code.co_filename)

@@ -169,7 +169,7 @@ def _result(
 
 
 def _limit(memory_bytes: int) -> None:
-    """Let the kernel refuse this process more memory and any file, and choose it first where memory is short."""
+    """Limit this process's memory, forbid it to write files, and make it the first to be killed when memory is short."""
     import resource
 
     data_bytes = 0

@@ -52,7 +52,7 @@ def plug_in() -> None:
 
 @contextmanager
 def _harmless(what: str, warnings: list[str] | None = None) -> Iterator[None]:
-    """Turn an exception into a warning, but for those that were in `warnings` before: the server matters more."""
+    """Turn exceptions into warnings, because the server matters more; raise those already in `warnings`."""
     warnings = [] if warnings is None else warnings
     try:
         yield
@@ -133,7 +133,6 @@ _followed: set[str] = set()
 
 
 def _follow_vllm() -> None:
-    """Wrap what runs an iteration of a worker, and what samples its tokens where that is a call of its own."""
     workers: Any = sys.modules[VLLM_WORKERS].WorkerWrapperBase
     execute_model: Callable[..., Any] = workers.execute_model
     sample_tokens: Callable[..., Any] | None = getattr(workers, "sample_tokens", None)
@@ -182,7 +181,7 @@ def iteration_of_vllm(scheduler_output: Any) -> tuple[str, dict[str, int]]:
 
 
 def _follow_sglang(*, is_later: bool) -> None:
-    """Register a hook around what runs a batch; `is_later`: SGLang has applied its hooks already."""
+    """Register a hook around what runs a batch; `is_later` if SGLang has already applied its hooks."""
     hooks: Any = sys.modules[_SGLANG_HOOKS]
     hooks.HookRegistry.register(f"{SGLANG_SCHEDULER}.Scheduler.run_batch", running, hooks.HookType.AROUND)
     if is_later:

@@ -94,7 +94,6 @@ class TraceFolder:
             self.saved.append(path)
 
     def _name_for(self, stem: str) -> Path:
-        """The file of the next trace, with a name that this run has not used."""
         numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         paths = (self.path / f"{stem}{number}{self._rank}{SUFFIX}" for number in numbers)
         return next(
@@ -110,14 +109,12 @@ class TraceFolder:
         return sorted(folder.glob(f"*{self._rank}{SUFFIX}"))
 
     def _of_others(self, folder: Path, profiler: str | None) -> list[Path]:
-        """The traces of this rank that another profiler wrote."""
         return [
             path for path in self._traces_in(folder) if profiler is None or _written_for(path) != profiler
         ]
 
 
 def _written_for(path: Path) -> str | None:
-    """The profiler that wrote a trace; None if it is not stated or not readable."""
     try:
         with open_trace(path) as trace:
             return trace.run_info.profiler or None
@@ -490,7 +487,6 @@ class _Session(profile):
             self._finish(keep=False)
 
     def _why_nothing(self) -> str:
-        """Why the schedule has not recorded anything, in the trainer's terms."""
         needed = self.schedule.steps_before_recording() if isinstance(self.schedule, Schedule) else 0
         if self.step_num < needed:
             return f"{self.schedule} records after {units.count(needed, 'step')}, and this run had {self.step_num}."

@@ -189,11 +189,10 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
             replaced.restore()
 
     def _loggers(self) -> list[Any]:
-        """The trainer's other callbacks, of which some log."""
         return [] if self._trainer is None else list(self._trainer.callback_handler.callbacks)
 
     def _as_span(self, trainer: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method whose calls become spans; the one that waits for data also starts the step."""
+        """Wrap a method so that its calls become spans; the one that waits for data also starts the step."""
         driven, span = self._profiler, f"[Trainer]{name.lstrip('_')}"
 
         @functools.wraps(method)
@@ -215,7 +214,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
 
 
 def _put_around_training() -> None:
-    """Make `Trainer.train` call our callbacks at its start and end: it has no event for a training that fails."""
+    """Wrap `Trainer.train`: it has no event for a training that fails."""
     train = Trainer.train
     if hasattr(train, "kinetoscope"):
         return

@@ -111,7 +111,6 @@ class ChildRecording(ProgramRecording):
         return self._options.trace_path
 
     def _metadata(self) -> dict[str, str]:
-        """The metadata that the recording begins with, as JSON by key."""
         return super()._metadata() | {key: json.dumps(value) for key, value in self.facts.items()}
 
     def _cannot_start(self, error: Exception) -> None:
@@ -199,7 +198,6 @@ class FollowedProcess:
             self._add_to_note(ended=ended, problem=f"{type(error).__name__}: {error}")
 
     def _after_fork(self) -> None:
-        """Detach from the parent's recording, and start one of this process."""
         inherited, self._recording = self._recording, None
         self._note, self._note_facts = None, {}
         self._parents_process = _current_process()
@@ -214,7 +212,6 @@ class FollowedProcess:
             self.record(FORK)
 
     def _before_os_exit(self, status: int) -> None:
-        """Finish: the process ends without exit handlers."""
         self.finish(f"exit code {status & 0xFF}")
 
     def _own_facts(self, began: str) -> dict[str, Any]:
@@ -232,14 +229,13 @@ class FollowedProcess:
         return {**({"process_name": name} if name else {}), **({} if rank is None else {"rank": rank})}
 
     def _claim_note(self, rank: int | None) -> None:
-        """Create the note of this process; its name becomes that of the recording."""
+        """Create the note of this process, whose name is also that of the recording."""
         process = os.getpid()
         self._note_facts = {"process": process, "start_ticks": notes.start_ticks(process)}
         name = f"{process}" if rank is None else f"{process}-rank{rank}"
         self._note = notes.claim(str(self._folder), name, self._note_facts)
 
     def _add_facts(self, recording: ProgramRecording | None, **facts: Any) -> None:
-        """Add the current facts about this process to its recording or, if that is over, to the note."""
         if isinstance(recording, ChildRecording) and not recording.add_facts(facts):
             self._add_to_note(**facts)
 
@@ -249,12 +245,12 @@ class FollowedProcess:
             notes.rewrite(str(self._folder), self._note, self._note_facts)
 
     def _note_name(self) -> None:
-        """Note the name that `multiprocessing` has just given a fork, which may be killed before it ends."""
+        """Note the name that `multiprocessing` has just given a fork, because it may be killed later."""
         if self._recording is not None and self._note is not None and self._process == os.getpid():
             self._add_facts(self._recording, **self._name_and_rank())
 
     def _note_rank_at_first_step(self) -> None:
-        """Note the rank at the first optimizer step: the process group exists then, and may be gone at the end."""
+        """Note the rank at the first optimizer step, when the process group exists; it may be gone at the end."""
         process = os.getpid()
 
         def note_rank(*_: Any) -> None:
@@ -265,7 +261,6 @@ class FollowedProcess:
         collect.OPTIMIZER_STEPS.after(note_rank)
 
     def _own_name(self) -> str:
-        """The name that `multiprocessing` gave this process; empty if it did not start it."""
         process = _current_process()
         # A fork that `multiprocessing` did not make has its parent's object.
         if process is None or process is self._parents_process or process.name == "MainProcess":
@@ -275,13 +270,12 @@ class FollowedProcess:
 
 
 def _current_process() -> Any:
-    """The process object of `multiprocessing`, if that is imported."""
     module: Any = sys.modules.get("multiprocessing.process")
     return None if module is None else module.current_process()
 
 
 def _worker_number(process: Any) -> int | None:
-    """The number of a `DataLoader` worker, from the arguments of its function; None for other processes."""
+    """The number of a `DataLoader` worker, read from its function's arguments; None for other processes."""
     # A session that records how batches are made wraps torch's function.
     target: Any = inspect.unwrap(getattr(process, "_target", None))  # type: ignore[arg-type]
     if getattr(target, "__module__", None) != "torch.utils.data._utils.worker":

@@ -107,12 +107,11 @@ def load(name: str, folder: str = _HERE) -> ModuleType:
 
 
 def _goes_on(folder: str) -> bool:
-    """Whether the run has not ended yet."""
     return os.path.exists(os.path.join(folder, OPTIONS_FILE))
 
 
 def _without_garbage_collection(call: Callable[[], None]) -> None:
-    """Call a function with the garbage collector off: with all the objects of torch, one collection takes longer than the call."""
+    """Call a function with the garbage collector off: with torch's objects, one collection takes longer than the call."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -142,7 +141,7 @@ def record(folder: str, began: str) -> None:
 
 
 def _follow(folder: str, options: str, began: str) -> None:
-    """Record with the Kinetoscope of this process's environment, if that has the version of ours."""
+    """Record with the Kinetoscope of this environment, if it has the same version."""
     version = load("_version", os.path.dirname(_HERE)).__version__
     from kinetoscope._version import __version__
 
@@ -155,7 +154,6 @@ def _follow(folder: str, options: str, began: str) -> None:
 
 
 def _note_problem(folder: str, problem: str) -> None:
-    """Note that this process imported torch and is not recorded."""
     facts = {"process": os.getpid(), "executable": sys.executable, "problem": problem}
     load("notes").claim(folder, str(os.getpid()), facts)
 
@@ -181,7 +179,6 @@ def watch(folder: str) -> None:
 
 
 def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
-    """Note an audit event that the run needs."""
     if event == "os.kill":
         process, number = arguments
         # Called by the hook, and that by the function that calls `os.kill`.

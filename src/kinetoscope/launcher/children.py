@@ -133,7 +133,7 @@ class Children:
             (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
 
     def _is_open(self) -> bool:
-        """Whether the folder can be read: not after `os.setuid` or the like."""
+        """Whether the folder can still be read, which may fail after `os.setuid`."""
         return os.access(self._folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
 
     def join(self, program_trace: Trace | None, program: str) -> tuple[Trace | None, list[str]]:
@@ -201,7 +201,6 @@ class Children:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _not_followed(self) -> dict[str, int]:
-        """How many Pythons were started without the start-up hook, by the reason."""
         try:
             lines = (self._folder / child_hook.UNFOLLOWED_FILE).read_text(encoding="utf-8").split()
         except OSError:
@@ -215,7 +214,7 @@ class Children:
         return counts
 
     def _open(self, name: str, note: dict[str, Any], problems: Counter[str]) -> Trace | None:
-        """The trace of one child; None if it recorded nothing, and then `problems` may say why."""
+        """The trace of one child; None if there is none, with a reason in `problems` where it is known."""
         from kinetoscope.combine.extend import extend
         from kinetoscope.launcher.own_frames import without_launcher
         from kinetoscope.model.hierarchy import garbage_collections
@@ -264,12 +263,7 @@ class Children:
 
 
 def _make_folder(folder: Path, options: LaunchOptions) -> None:
-    """Create the folder of a run, which only its user may read and write, in place of one that an earlier run left.
-
-    Raises:
-        ArgumentError: There is something else, or the file system does not keep others out.
-        OSError: It cannot be created.
-    """
+    """Create the folder of a run, private to its user, replacing that of an earlier run; ArgumentError if something else is there."""
     if os.path.lexists(folder):
         if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
             raise ArgumentError(
@@ -295,7 +289,7 @@ def _make_folder(folder: Path, options: LaunchOptions) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether an earlier run, which was killed or left running children behind, may have written this."""
+    """Whether an earlier run may have written this: one that was killed, or left children running."""
     written = {".json", ".recording", ".ktrace", ".terminated"}
     return path.name in (child_hook.OPTIONS_FILE, child_hook.UNFOLLOWED_FILE) or not written.isdisjoint(
         path.suffixes
@@ -303,13 +297,12 @@ def _is_ours(path: Path) -> bool:
 
 
 def _order(trace: Trace) -> tuple[int, int]:
-    """By rank, a rank's own children after it, and then by start."""
+    """By rank, a rank's children after it, then by start."""
     run = trace.run_info
     return (-1 if run.rank is None else run.rank, run.start_realtime_ns or 0)
 
 
 def _messages(losses: list[Loss], running: list[str], folder: str) -> list[str]:
-    """Messages about children that are not, or only partly, in the trace."""
     from kinetoscope.model.losses import counted
 
     messages = [f"{counted(loss.what, loss.count)}: {loss.why}" for loss in losses]

@@ -77,7 +77,7 @@ def was_terminated(folder: str, process: int, ticks: int) -> bool:
 
 
 def _mark(folder: str, process: int, ticks: int) -> str:
-    """The file that marks a process; the name has its start time, too, because the system reuses process ids."""
+    """The file that marks a process. It includes the start time, because process ids are reused."""
     return os.path.join(folder, f"{process}.{ticks}.terminated")
 
 
@@ -117,7 +117,7 @@ def ancestors(process: int) -> list[int]:
 
 
 def _status(process: int) -> tuple[str, int, int]:
-    """State, start in ticks, and parent of a process; empty and zeros if there is no such process."""
+    """State, start in clock ticks, and parent of a process; empty and zeros if it does not exist."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             # The name of a process may contain blanks and brackets.

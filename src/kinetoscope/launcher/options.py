@@ -260,7 +260,6 @@ def writable_prefix(prefix: Path, *, chosen: bool, say: Callable[[str], object])
 
 
 def _remove_if_empty(folder: str, process: int) -> None:
-    """Remove a folder in which nothing was written; a fork does not."""
     if os.getpid() == process:
         with suppress(OSError):
             os.rmdir(folder)

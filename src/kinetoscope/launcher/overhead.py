@@ -119,7 +119,7 @@ class Overhead:
         return share, min(low, share), max(high, share)
 
     def _between(self, spacing_ns: float, value: Callable[[RecordCost], float]) -> float:
-        """Interpolate; closer records cost at least half of the closest timed, and farther ones no more than the farthest."""
+        """Interpolate between the timed spacings; closer records cost at least half the closest, farther ones at most the farthest."""
         log_spacings = [log(max(1.0, cost.spacing_ns)) for cost in self.costs]
         costs_ns = [max(0.0, value(cost)) for cost in self.costs]
         log_spacing = log(max(1.0, spacing_ns))
@@ -172,7 +172,7 @@ def records_of(trace: Trace) -> tuple[Records, ...]:
 
 
 def _waited_ns(trace: Trace, process: ProcessRow | None) -> int:
-    """How long the thread of a process's loop had no processor in its steps or, without any, in all that was recorded of it."""
+    """How long the thread of a process's loop was ready but had no CPU core, during its steps or, without steps, in the whole recording."""
     steps = trace.columns("steps")
     thread_of_step = np.append(trace.column("spans", "thread"), -1)[steps["span"]]
     counted = ~start_up_steps(trace)
@@ -294,7 +294,6 @@ class TimedProgram:
         return RecordCost(self._spacing_ns, added_ns[0], min(added_ns), max(added_ns))
 
     def _count(self, session: Any) -> None:
-        """Count the records of a step, and measure their distance, from a slice that is not timed."""
         with session:
             self._slice_ns()
         work = host_work(session.trace)
@@ -309,7 +308,7 @@ class TimedProgram:
         self._warm_up = max(1, _WARM_UP_RECORDS // self._records)
 
     def _per_record_ns(self, first: int, every: int) -> tuple[float, float]:
-        """The time per record of the least disturbed steps in some of the turns, without and with recording."""
+        """Time per record, without and with recording, in the least disturbed steps of some turns."""
         bare_ns, recorded_ns = (
             float(np.quantile(np.concatenate(slices[first::every]), UNDISTURBED)) / self._records
             for slices in (self._bare_ns, self._recorded_ns)
@@ -317,7 +316,6 @@ class TimedProgram:
         return bare_ns, recorded_ns
 
     def _slice_ns(self) -> list[int]:
-        """The times of a few steps, after some to warm up."""
         for _ in range(self._warm_up):
             for part in self.parts:
                 part()
@@ -351,21 +349,15 @@ def measured(programs: list[TimedProgram], session: Any) -> Overhead | None:
 
 
 def _overwrite_caches() -> Callable[[], object]:
-    """Make a function that overwrites the processor's caches, as a large operator does."""
     numbers = np.zeros(_CACHES_BYTES // 4, dtype=np.float32)
     return lambda: np.add(numbers, np.float32(1), out=numbers)
 
 
 def _training_step(rows: int, width: int) -> Callable[[], None]:
-    """Make a training step of four layers, two with attention: forward, backward, and an update of each parameter like AdamW's.
+    """Make a training step of four layers, two with attention: forward, backward, and an AdamW-like update of each parameter.
 
-    A record of a backward pass costs more than one of the other two, for torch looks through its callbacks at each node, so the
-    shares of the three matter: they are those of usual programs. The update uses no optimizer of torch: the first one imports a
-    large part of torch, which is not possible at exit.
-
-    Args:
-        rows: The length of the sequences.
-        width: Their width: the work of an operator grows with it, and so does the time between two records.
+    Backward records cost more than others, so the mix is that of usual programs. The update avoids torch's optimizers, which import a large part
+    of torch, and that is impossible at exit. `width` sets the work of an operator, and so the time between records.
     """
     import torch
     from torch import nn
@@ -402,12 +394,7 @@ def _training_step(rows: int, width: int) -> Callable[[], None]:
 
 
 def _single_layers(rows: int, width: int) -> list[Callable[[], object]]:
-    """Make single layers and updates as they stand between large operators, of a few records each, and a backward pass.
-
-    Args:
-        rows: The length of the sequences.
-        width: Their width.
-    """
+    """Make single layers and updates of a few records each, as they occur between large operators, and a backward pass."""
     import torch
     from torch import nn
 

@@ -94,7 +94,7 @@ class Program:
         exec(code, main.__dict__)  # noqa: S102
 
     def _find_script(self, main: ModuleType) -> CodeType:
-        """Compile a script, and set up the interpreter as Python does for a script."""
+        """Compile a script, and set up the interpreter as Python does for one."""
         sys.argv[:] = [self.target, *self.arguments]
         # Python does not resolve a link in the name, but does for the folder that modules are imported from.
         path = os.path.abspath(self.target)
@@ -119,7 +119,7 @@ class Program:
             raise CannotRun(f"cannot open {self.target!r}: {error.strerror}.", 2) from error
 
     def _find_module(self, main: ModuleType) -> CodeType:
-        """Find a module or the `__main__` of a package, and set up the interpreter as `python -m` does."""
+        """Find a module or a package's `__main__`, and set up the interpreter as `python -m` does."""
         _put_first(os.getcwd())
         sys.argv[:] = ["-m", *self.arguments]
         name = self.target
@@ -168,7 +168,6 @@ def show_exception(error: BaseException) -> None:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """Remove the frames of this command, and of the import machinery right below them, from a traceback."""
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     last = trace
@@ -182,12 +181,11 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(trace: TracebackType) -> bool:
-    """Whether an outermost frame belongs to this command, not to the program."""
     return trace.tb_frame.f_code.co_filename.startswith((*OUR_FOLDERS, "<frozen importlib", "<frozen runpy"))
 
 
 def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
-    """Put a folder first in `sys.path`, in place of our own (with `-P` or `PYTHONSAFEPATH` there is none)."""
+    """Put a folder first in `sys.path`, replacing ours; with `-P` or `PYTHONSAFEPATH` there is none to replace."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
     elif even_if_safe:

@@ -187,7 +187,6 @@ class ProgramRecording:
         )
 
     def _write_summaries(self, trace: Trace, target: Path) -> list[Path]:
-        """Write the summaries of the ranks in a trace. Without them, the trace is still there."""
         from kinetoscope.summaries.summary import save_summaries
 
         try:
@@ -228,7 +227,7 @@ class ProgramRecording:
         self._begin_step()
 
     def _start(self) -> None:
-        """Start the session; if it cannot start the program ends here, before it has used any resources."""
+        """Start the session; if that fails, the program ends here, before it has used any resources."""
         before_s = children_cpu_s()
         try:
             # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
@@ -251,7 +250,7 @@ class ProgramRecording:
         self._on_start(self.engine)
 
     def _cannot_start(self, error: Exception) -> None:
-        """End the program if it has used no resources yet; otherwise it goes on without a recording."""
+        """End the program if it has used no resources yet; otherwise continue without a recording."""
         self._state = self._state.after(Move.FAIL)
         if self.steps_done:
             complain(f"{error} The program goes on without a recording.")
@@ -272,7 +271,6 @@ class ProgramRecording:
             self.messages += [str(warning.message) for warning in caught]
 
     def _after_step(self, optimizer: object, _args: object, _kwargs: object) -> None:
-        """Count the steps of the first optimizer that steps."""
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) == self._optimizer:
@@ -280,7 +278,6 @@ class ProgramRecording:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """Start or stop if the next step is the first one to record, or not to."""
         move = self._options.move_at(self.steps_done)
         if move is Move.START:
             self._start()
@@ -288,7 +285,6 @@ class ProgramRecording:
             self.stop()
 
     def _metadata(self) -> dict[str, str]:
-        """The metadata that the recording begins with, as JSON by key."""
         return {"program": self.description(None)}
 
     def description(self, ended: str | None) -> str:
@@ -306,7 +302,6 @@ class ProgramRecording:
 
 
 def _working_folder(options: LaunchOptions) -> str:
-    """The working directory; that of the start if the program has removed its own."""
     try:
         return os.getcwd()
     except OSError:
@@ -314,7 +309,6 @@ def _working_folder(options: LaunchOptions) -> str:
 
 
 def _is_regular_file(path: Path) -> bool:
-    """Whether a path is a regular file, not a link, pipe or device."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -359,7 +353,6 @@ class InstalledRecording(ProgramRecording):
             self._cannot_start(error)
 
     def _add(self, cycle: collect.Cycle) -> None:
-        """Add what one of the program's sessions recorded; a fork's recordings are its own."""
         if os.getpid() == self._recording_process:
             cycle.hold()
             self._cycles.append(cycle)

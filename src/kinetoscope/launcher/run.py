@@ -162,7 +162,7 @@ def launch(
 
 
 def _wait_for_interrupted(process: subprocess.Popen[bytes]) -> None:
-    """Wait until an interrupted program has ended and its trace is written; a terminal interrupts all its processes itself."""
+    """Wait until an interrupted program has written its trace; a terminal interrupts all of its processes itself."""
     try:
         process.wait(_INTERRUPT_S)
     except subprocess.TimeoutExpired:
@@ -171,7 +171,7 @@ def _wait_for_interrupted(process: subprocess.Popen[bytes]) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The identity of a file, which differs from that of a file that replaces it; None if there is none."""
+    """A file's device and inode, which change when it is replaced; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -246,7 +246,6 @@ class ProgramRun:
                 importlib.import_module("concurrent.futures.thread")
 
     def _note_end(self, error: BaseException) -> None:
-        """Note by which exception the program ends; one that cannot run at all leaves no files."""
         if isinstance(error, SystemExit):
             self._ended = _exit_text(error.code)
         elif isinstance(error, KeyboardInterrupt):
@@ -264,9 +263,8 @@ class ProgramRun:
     def _torch_imported(self) -> None:
         """Register the end of the recording, as soon as torch is imported.
 
-        At exit Python waits for the program's threads and then calls exit handlers, the last one first. So the recording
-        ends after the handlers that the program registers from now on, but before the engine's, and before those of
-        torch, which tear it down. Children are merged at the very end, when `multiprocessing` has waited for its own.
+        Exit handlers run last in, first out: this one runs after those that the program registers later, but before the engine's and torch's.
+        Children are merged at the very end, after `multiprocessing` has waited for its own.
         """
         # Registers the engine's exit handler.
         from kinetoscope.collect import native_engine_status  # noqa: F401
@@ -279,19 +277,17 @@ class ProgramRun:
             atexit.register(self._finish)
 
     def _after_fork(self) -> None:
-        """In a fork: the recording, or the wait for it, is the parent's."""
+        """In a fork: the recording belongs to the parent."""
         waiting = self._recording.state is SessionState.IDLE
         self._recording.stop_waiting()
         if waiting and self._children is not None and self._options.children:
             self._children.follow_this_fork()
 
     def _before_os_exit(self, status: int) -> None:
-        """Finish: the program ends without exit handlers."""
         self._ended = f"exit code {status & 0xFF}"
         self._finish()
 
     def _finish(self) -> None:
-        """Write the files and the summary, but not in a fork of the process that records."""
         if os.getpid() != self._process or self._is_finished:
             return
         self._is_finished = True
@@ -301,7 +297,6 @@ class ProgramRun:
             self._flush_or_drop_stderr()
 
     def _close(self) -> None:
-        """Close the program's own recording while torch still works; a second call does nothing."""
         if os.getpid() != self._process or self._is_closed:
             return
         self._is_closed = True
@@ -323,7 +318,6 @@ class ProgramRun:
             self._failure = error
 
     def _report_out_of_memory(self) -> None:
-        """With memory recorded, write a report on who held it, if the program ends because there was no more."""
         if (
             os.getpid() != self._process
             or not self._options.recording.profile_memory
@@ -342,7 +336,7 @@ class ProgramRun:
         collect.report_out_of_memory(trace, None, self._options.live_path)
 
     def _flush_or_drop_stderr(self) -> None:
-        """Drop output that standard error rejects: Python would change the exit code when it tries again."""
+        """Drop output that standard error rejects; otherwise Python would change the exit code when it flushes again."""
         try:
             sys.stderr.flush()
         except (AttributeError, ValueError):
@@ -351,7 +345,6 @@ class ProgramRun:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
     def _write(self) -> None:
-        """Finish the recording and write its files."""
         with suppress(AttributeError, ValueError, OSError):  # closed, replaced or broken by the program
             sys.stdout.flush()
         try:
@@ -384,7 +377,6 @@ class ProgramRun:
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _with_children(self, children: Children) -> Trace | None:
-        """Return the merged trace of the program and its children."""
         children.wait_for_spawned()
         children.stop_following()
         joined, messages = children.join(self._trace, os.path.basename(self._program.target))
@@ -394,7 +386,6 @@ class ProgramRun:
         return joined
 
     def _where_recording(self) -> str:
-        """Where the recording is if it could not be finished."""
         live = self._options.live_path
         return (
             f" (the recording is in {self._options.shown(live)}, which also opens)" if live.exists() else ""
@@ -402,7 +393,7 @@ class ProgramRun:
 
 
 def _give_free_memory_back() -> None:
-    """Give what writing files needed back to the system before the summary needs more; a container counts both."""
+    """Return free memory to the system before the summary needs more; a container counts both."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
@@ -411,7 +402,7 @@ def _give_free_memory_back() -> None:
 
 
 def _peak_bytes() -> int:
-    """The peak of the physical memory of this process since it began to run its present program."""
+    """Peak physical memory of this process since its last `exec`."""
     # Unlike `ru_maxrss`, this leaves out what the process that started it held.
     with suppress(OSError, StopIteration), open("/proc/self/status", "rb") as lines:
         return int(next(line for line in lines if line.startswith(b"VmHWM:")).split()[1]) * 1024
@@ -420,7 +411,7 @@ def _peak_bytes() -> int:
 
 
 def _leave_outer_run() -> None:
-    """If this process is itself a child of a run with --children, record it here and not there."""
+    """If this process is a child of an outer run with --children, record it here only."""
     outer: Any = sys.modules.get(child_hook.NAME)
     if outer is not None:
         outer.give_up()

@@ -105,7 +105,6 @@ def counted_json(columns: RowColumns) -> tuple[int, str]:
 
 
 def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The values of all parts; None for one that is not JSON."""
     # Bytes in a file, text in memory.
     texts = [part["json"] for part in parts]
     with suppress(ValueError, RecursionError):
@@ -118,7 +117,6 @@ def _read_json(parts: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _has_columns(part: Any, rows: int, types: Mapping[str, type]) -> bool:
-    """Whether a part has all columns, each as long as the part, with values of its type."""
     if not isinstance(part, dict):
         return False
     for name, kind in types.items():

@@ -102,7 +102,7 @@ def _replacing(path: Path, old: os.stat_result | None) -> Iterator[IO[bytes]]:
 
 
 def _take_permissions(file: int, old: os.stat_result) -> None:
-    """Give a new file the owner, group and permissions of the file that it is going to replace, as far as allowed."""
+    """Copy owner, group and permissions from the file to be replaced, as far as allowed."""
     mode = stat.S_IMODE(old.st_mode) & 0o777
     new = os.fstat(file)
     if new.st_uid != old.st_uid:
@@ -136,7 +136,7 @@ def _refuse_unwritable(path: Path, mode: int) -> None:
 
 
 def _open_file(path: Path) -> tuple[int, int] | None:
-    """The process and the descriptor of the open file that a path such as `/dev/stdout` names; None for other paths."""
+    """The process and descriptor behind a path such as `/dev/stdout`; None for other paths."""
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
         if (match := _OPEN_FILES.fullmatch(folder)) is not None and path.name.isdecimal():

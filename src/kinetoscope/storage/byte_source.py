@@ -81,7 +81,6 @@ class ByteSource:
 
     @classmethod
     def _of_file(cls, file: Any) -> Self:
-        """Read from an open file; the caller closes it."""
         name = getattr(file, "name", None)
         label = name if isinstance(name, str) else f"<{type(file).__name__}>"
         if isinstance(file.read(0), str):
@@ -170,11 +169,7 @@ def read_text_file(path: Path, most_bytes: int) -> str:
 
 
 def _open_pipe(path: Path) -> tuple[IO[bytes], bytes]:
-    """Open a named pipe, and read what its writer has written so far, without waiting forever for a writer.
-
-    Raises:
-        OSError: There is none.
-    """
+    """Open a named pipe, and read what is in it; OSError if no writer comes in time."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     until_s = time.monotonic() + _WRITER_S
     while True:
@@ -230,7 +225,7 @@ def _remote(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _named(url: str) -> Iterator[None]:
-    """Raise errors of a store, which has exceptions of any kind, as ours with the URL."""
+    """Convert a store's exceptions, of any kind, to ours, with the URL."""
     try:
         yield
     except (OSError, KinetoscopeError):

@@ -153,7 +153,6 @@ def _of_kind(name: str, kind: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _best(bits: NDArray[np.int64]) -> tuple[bool, bool]:
-    """Choose from a sample whether to store deltas, and whether to store byte planes."""
     middle = len(bits) // 2
     sample = np.concatenate([bits[:_SAMPLE_ROWS], bits[middle : middle + _SAMPLE_ROWS]])
     sizes: dict[tuple[bool, bool], float] = {}
@@ -180,7 +179,6 @@ def _steps(bits: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[list[int]]]
 
 
 def _summed(steps: NDArray[Any], jumps: list[list[int]]) -> NDArray[np.int64]:
-    """Undo `_steps`: sum the deltas between jumps, and add the jump at each."""
     values = np.empty(len(steps), dtype=np.int64)
     begin, base = 0, 0
     for row, step in [*jumps, [len(steps), 0]]:
@@ -533,15 +531,7 @@ class _Reader:
             return content
 
     def _allow(self, count: int, *, keep: bool = False) -> None:
-        """Check that `count` more bytes stay within both limits.
-
-        Args:
-            count: The number of bytes about to be allocated.
-            keep: Whether they live as long as the trace, and count toward later checks.
-
-        Raises:
-            FormatError: They exceed a limit.
-        """
+        """Raise FormatError if `count` more bytes exceed a limit; with `keep` they count until the trace is closed."""
         total = self._made_bytes + count
         if total > self._most_unpacked:
             raise FormatError(
@@ -583,7 +573,7 @@ class _Reader:
         return decoded(column.name, column.type, entry, stored)
 
     def _confirm_rows(self, table: str) -> None:
-        """Check a large number of rows against a stored column, so that no small file can claim all memory."""
+        """Check a large row count against a stored column, so that no small file can claim all memory."""
         rows = self.rows[table]
         members = {entry["member"] for entry in self._tables[table]["columns"].values() if "member" in entry}
         if not members:
@@ -596,11 +586,7 @@ class _Reader:
 
 
 def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
-    """Read exactly `size` bytes at `start` of an open file.
-
-    Raises:
-        ValueError: The file ends earlier.
-    """
+    """Read exactly `size` bytes at `start`; ValueError if the file ends earlier."""
     if start + size > os.fstat(file).st_size:
         raise ValueError(f"the file ends inside {name}")
     content = bytearray(size)
@@ -614,7 +600,6 @@ def _bytes_at(file: int, start: int, size: int, name: str) -> bytearray:
 
 
 def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
-    """Return stored strings, with escaped lone surrogates decoded."""
     texts: list[str] = stored.to_pylist()
     buffers = (buffer for chunk in stored.chunks for buffer in chunk.buffers() if buffer is not None)
     if any(_ESCAPE.search(buffer) for buffer in buffers):
@@ -623,7 +608,6 @@ def _read_texts(stored: pyarrow.ChunkedArray) -> list[str]:
 
 
 def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], dict[str, Any]]:
-    """Return the start, size and checksum of each member, and the manifest."""
     with zipfile.ZipFile(file) as archive:
         if "manifest.json" not in archive.namelist():
             raise FormatError(f"{path}: a ZIP archive, but not a .ktrace file: it has no manifest.json")
@@ -654,7 +638,7 @@ def _contents(path: Path, file: Any) -> tuple[dict[str, tuple[int, int, int]], d
 
 @contextmanager
 def _saying_what_is_damaged(path: Path) -> Iterator[None]:
-    """Raise what reading a file ends with as FormatError, unless it says already what is wrong, or the file cannot be read."""
+    """Convert errors of reading to FormatError, unless they say already what is wrong or the file cannot be read at all."""
     try:
         yield
     except (FormatError, StateError):

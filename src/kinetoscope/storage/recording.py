@@ -204,7 +204,7 @@ def add_storages(
 def _checked(part: object) -> dict[str, Any] | None:
     """Return an entry with its numbers as arrays, or None if it is invalid.
 
-    A column is a list; or one value, which is that of all rows; or, of numbers, the base64 of their little-endian bytes.
+    A column is a list, one value for all rows, or, for numbers, the base64 of their little-endian bytes.
     """
     if not isinstance(part, dict):
         return None
@@ -223,7 +223,6 @@ def _checked(part: object) -> dict[str, Any] | None:
 
 
 def _values(column: object, rows: int, kind: type[np.generic] | None) -> Any:
-    """The values of a column of numbers of a kind, or of texts; raises an error if it has others."""
     if kind is not None and isinstance(column, str):
         encoded = base64.b64decode(column, validate=True)
         return np.frombuffer(encoded, np.dtype(kind).newbyteorder("<"))
@@ -239,7 +238,6 @@ def _owners(
     modules: Mapping[str, Any],
     parameters: Mapping[str, Any],
 ) -> NDArray[np.int32]:
-    """Return the row of each tensor's module: the recorded one, else its parameter's, else -1."""
     owner = _rows(module, modules.get("address", ()))
     row = _rows(parameter, parameters.get("address", ()))
     of_row = np.append(np.asarray(parameters.get("module", ()), dtype=np.int32), np.int32(-1))
@@ -255,7 +253,7 @@ def _owners(
 
 
 def _rows(addresses: NDArray[np.uint64], table: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Return the last row of each address in a table of addresses, -1 if it is not there."""
+    """The last row of each address in a table of addresses; -1 if it is not there."""
     listed = np.asarray(table, dtype=np.uint64)
     if len(listed) == 0:
         return np.full(len(addresses), -1, dtype=np.int32)
@@ -364,7 +362,7 @@ def from_parts(recording: Mapping[str, Any], *, path: Path | None = None) -> tup
 
 
 def _drop_unused_stacks(tables: dict[str, Mapping[str, Any]]) -> None:
-    """Empty the tables of stacks and frames where there are spans, and no row has a stack: the recorder also walks stacks to find modules."""
+    """Empty the tables of stacks and frames if no span refers to one: the recorder also walks stacks to find modules."""
     if len(tables["spans"]["start_ns"]) == 0:
         return
     for table in STORED.values():

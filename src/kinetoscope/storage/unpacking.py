@@ -214,7 +214,6 @@ class UnpackedText:
         return max(FREE_BYTES, FREE_RATIO * self.source.read_bytes)
 
     def _decompressed(self) -> Generator[bytes]:
-        """Decompress up to the end or the first damage."""
         read, lzma_error = _decompressor(self.packing, self.source)
         parts: list[bytes] = []
         size = 0

@@ -241,11 +241,7 @@ def _open_zip(source: ByteSource, head: bytes, options: _Options) -> Trace:
 
 
 def _of_one_job(where: str, openers: Sequence[tuple[str, Callable[[], Trace]]]) -> Trace:
-    """Open what is in a folder or archive: one trace, or those of the ranks of a job as one.
-
-    Raises:
-        FormatError: None is a trace, or they are not of one job.
-    """
+    """Open the traces in a folder or archive: one trace, or one job's ranks merged; FormatError for anything else."""
     from kinetoscope.combine.ranks import merge_named
 
     traces, problems = {}, []
@@ -302,7 +298,7 @@ def _open_sqlite(source: ByteSource, max_memory_bytes: int | None) -> Trace:
 
 @contextmanager
 def _local_path(source: ByteSource) -> Iterator[Path]:
-    """The path of a source or, if it has none, of a copy; errors name the source."""
+    """A source's path or, if it has none, that of a temporary copy; errors name the source."""
     if source.path is not None:
         yield source.path
         return
@@ -340,7 +336,7 @@ def _with_incident(trace: Trace, paths: list[Path]) -> Trace:
 
 
 def _other_format(beginning: bytes) -> str:
-    """What a JSON file that is not a trace is, by its first bytes, and what reads it; empty if unknown."""
+    """Name the format of a JSON file that is not a trace, by its first bytes, and what reads it; empty if unknown."""
     for words, description in _OTHER_FORMATS:
         if all(word in beginning for word in words):
             return description

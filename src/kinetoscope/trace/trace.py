@@ -491,7 +491,7 @@ class Trace(TraceData):
 
 
 def _stretches(rows: Rows, number: Rows, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows]:
-    """The windows that steps cover: those that follow each other, or overlap, as one."""
+    """The time windows of steps; adjacent or overlapping steps become one window."""
     windows: list[list[int]] = []
     previous = -2
     for row in rows.tolist():
@@ -507,7 +507,6 @@ def _stretches(rows: Rows, number: Rows, start_ns: Rows, end_ns: Rows) -> tuple[
 
 
 def _existing(numbers: Iterable[int], noun: str, existing: list[int]) -> list[int]:
-    """Numbers in order, each of which the trace has."""
     wanted = sorted({operator.index(number) for number in numbers})
     missing = sorted(set(wanted) - set(existing))
     if missing or not wanted:

@@ -118,7 +118,6 @@ class Given:
         self._load(path, offer)
 
     def _load(self, path: str, offer: Offer) -> None:
-        """Open the file, in place of what it offered before."""
         began = self._clock()
         try:
             opened = Job.open(path) if is_job(path) else self._open_trace(path)

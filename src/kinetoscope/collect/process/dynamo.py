@@ -102,7 +102,6 @@ def _do_not_compile() -> None:
 
 
 def _represent() -> None:
-    """Make Dynamo represent what it ignores or defers by variables that do so."""
     import logging
 
     from torch._dynamo import config
@@ -181,7 +180,7 @@ def _calls_the_program(code: CodeType) -> bool:
 
 
 def _native_function() -> None:
-    """Stands for each of our functions that are not written in Python, in what Dynamo says of a graph break."""
+    """A placeholder for our native functions in Dynamo's messages about graph breaks."""
 
 
 def _name(value: type) -> str:

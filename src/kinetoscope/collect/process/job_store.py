@@ -91,7 +91,6 @@ def wait_for_key(
 
 
 def _own_connection(store: Any, timeout_s: float) -> Any:
-    """Connect to a store a second time, with a time limit."""
     distributed, timeout = torch.distributed, timedelta(seconds=timeout_s)
     if isinstance(store, distributed.TCPStore):
         # Not a clone: if the store is gone, that would try for the job's own time limit, which is half an hour by default.

@@ -80,6 +80,5 @@ def rank_count() -> int:
 
 
 def _from_launcher(variable: str) -> int | None:
-    """The number that the launcher of the job has set in an environment variable."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdecimal() else None

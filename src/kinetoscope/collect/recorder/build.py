@@ -59,9 +59,9 @@ def _sources(root: Path) -> list[Path]:
 
 
 def _units(sources: list[Path], scratch: Path) -> list[Path]:
-    """Return what the compiler is given: all C++ that includes torch as one source, all other C++ as another, and each C file.
+    """What to compile: all C++ that includes torch as one source, all other C++ as another, and each C file.
 
-    Most of compiling a source is reading torch's headers.
+    Most of the time is spent reading torch's headers.
     """
     parts: dict[str, list[Path]] = {"with_torch.cpp": [], "without_torch.cpp": []}
     for source in sources:
@@ -173,7 +173,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _only_one_builder(folder: Path) -> Iterator[None]:
-    """Hold a lock while compiling, so that of several processes, such as the ranks of a job, one compiles and the others wait."""
+    """Hold a lock while compiling, so that one of several processes, such as the ranks of a job, compiles and the others wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)

@@ -103,7 +103,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def _check_recording(failed: object, verb: str = "") -> None:
-    """Raise StateError if a call has failed, because it needs a recording, such as one to `change`."""
     if failed:
         nothing = f": there is nothing to {verb}" if verb else ""
         raise StateError(f"the native recorder is not recording in this process{nothing}")
@@ -210,7 +209,6 @@ class Recorder:
 
     @property
     def _text(self) -> str:
-        """What the last function that writes a message wrote."""
         return self._message.value.decode(errors="replace")
 
     @property
@@ -497,7 +495,7 @@ def ready_recorder() -> Recorder | None:
 
 
 def _unloadable_mark(name: str) -> Path:
-    """The file that marks a library as unloadable even after recompiling, so that other processes do not try again."""
+    """The file that marks a library as unloadable, even after recompiling, so that other processes do not try again."""
     return cache_directory() / f"{name}.unloadable"
 
 
@@ -506,7 +504,6 @@ def _prebuilt_folder() -> Path:
 
 
 def _built_recorder(name: str) -> Recorder | None:
-    """Load the installed or cached recorder of this name, if there is a complete file that can be loaded."""
     for path, taken in ((_prebuilt_folder() / name, INSTALLED), (cache_directory() / name, CACHED)):
         if path.is_file() and build.is_complete(path):
             try:
@@ -518,7 +515,6 @@ def _built_recorder(name: str) -> Recorder | None:
 
 
 def _prebuilt_recorder(torch: Any) -> Recorder | None:
-    """Load the wheel's recorder for this minor release of torch, if there is one that can be loaded."""
     # The wheel's recorders are compiled for the ABI of the published builds of torch.
     as_published = torch.compiled_with_cxx11_abi() and torch.distributed.is_available()
     if not as_published or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -534,7 +530,6 @@ def _prebuilt_recorder(torch: Any) -> Recorder | None:
 
 
 def _recorder_for_here(progress: Callable[[str], None], *, with_prebuilt: bool = True) -> Recorder:
-    """Load the recorder for the installed torch and Python: installed, cached, prebuilt or else compiled now."""
     try:
         import torch
     except ImportError as error:

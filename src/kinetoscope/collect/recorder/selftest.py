@@ -64,7 +64,7 @@ def _failure_of(test: Callable[[], None], *, on_thread: bool = True) -> str:
 
 
 def _is_importing(package: str) -> bool:
-    """Whether a package is being imported, as torch is where a program is left on from then, or this one where torch was there before."""
+    """Whether a package is just being imported, by a program that turns on the flight recorder at that moment."""
     return bool(getattr(getattr(sys.modules.get(package), "__spec__", None), "_initializing", False))
 
 
@@ -113,7 +113,6 @@ def _try_features(recorder: Recorder) -> dict[str, str]:
 
 
 def _read_and_right(recording: Any, filename: str) -> dict[str, tuple[object, object]]:
-    """For each of `FEATURES`, what the recording has of the program, and what it should have."""
     strings: list[str] = recording["strings"]
     spans, threads = recording["spans"], recording["spans"]["thread"]
     range_rows = [row for row, name in enumerate(spans["name"]) if strings[name] == _RANGE]

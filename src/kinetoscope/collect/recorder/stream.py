@@ -68,7 +68,7 @@ class StreamFile:
 
 
 def _close_file(number: int, path: Path | None, process: int) -> None:
-    """Close a file, and remove it and its folder if a path is given, except in a forked child."""
+    """Close a file, and remove it and its folder if a path is given; a forked child only closes it."""
     with contextlib.suppress(OSError):
         os.close(number)
     if path is not None and os.getpid() == process:
@@ -268,7 +268,7 @@ class Stream:
                 self._allow_switching(ends_pause=False)
 
     def _allow_switching(self, *, ends_pause: bool = True) -> None:
-        """Let a session that is the only one be paused and resumed by `Recorder.step_switch`, if it is to be."""
+        """Let a session be paused and resumed by `Recorder.step_switch`, if it is the only one and asked for that."""
         session = self._subscriptions[0]
         if len(self._subscriptions) > 1 or not session.switches_steps:
             return
@@ -278,7 +278,7 @@ class Stream:
         session.recorder.allow_step_switch(True)
 
     def _forbid_switching(self) -> None:
-        """Pause and resume the only session by `pause` and `resume` from now on, beginning with whether it is paused now."""
+        """Use `pause` and `resume` for the only session again, beginning with its present state."""
         session = self._subscriptions[0]
         if len(self._subscriptions) > 1 or not session.switches_steps:
             return
@@ -420,7 +420,6 @@ class Stream:
             raise
 
     def _share(self) -> None:
-        """Prepare the recording of the first session to be shared by a second one."""
         first = self._subscriptions[0]
         path = first.recorder.recording_path()
         if path is None or self._new_file is None:
@@ -429,7 +428,7 @@ class Stream:
         first.note_window()
 
     def _free(self) -> None:
-        """Free records that no session needs, because with sessions that always overlap the recording never ends."""
+        """Free records that no session needs: with sessions that always overlap, the recording never ends."""
         begin_ticks = [session.begin_tick for session in self._subscriptions]
         needed = min([*begin_ticks, *(part.begin_tick for part in self._parts)])
         if needed > self._freed_to_tick:
@@ -446,11 +445,7 @@ class Stream:
         return list(filter(lambda session: session.stopped_by is None, self._subscriptions))
 
     def _wait_until_closed(self) -> None:
-        """If all sessions are stopped, wait until another thread has closed the recording.
-
-        Raises:
-            StateError: This thread has stopped a session but not closed it, or it takes too long.
-        """
+        """If all sessions are stopped, wait until another thread has closed the recording; StateError after too long, or if this thread must close it."""
         until = time.monotonic() + _PATIENCE_S
         while self._subscriptions and not self._active():
             stopped_here = threading.get_ident() in {session.stopped_by for session in self._subscriptions}
@@ -461,7 +456,7 @@ class Stream:
             self._changed.wait(1.0)
 
     def _change(self, resuming: Subscription | None = None) -> str:
-        """Make the recorder record what the active sessions request, or pause it if all are; `resuming` counts as not paused.
+        """Record what the active sessions request, or pause if all are paused; `resuming` counts as active.
 
         Returns:
             Which Python calls cannot be recorded, and why; empty if all can.

@@ -168,7 +168,6 @@ def _is_available(activity: ProfilerActivity) -> bool:
 
 
 def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActivity, ActivityChoice]]:
-    """Iterate over a user's activities with what to record of each; raise ArgumentError for the first invalid item."""
     if isinstance(activities, (str, bytes, ProfilerActivity)) or not isinstance(activities, Iterable):
         raise ArgumentTypeError(
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
@@ -204,7 +203,6 @@ _CONFIG: type = getattr(torch.profiler, "ProfilerActivityConfig", ActivityChoice
 
 
 def _choice(activity: ProfilerActivity, choice: object) -> ActivityChoice:
-    """Check what a mapping in `activities` requests for an activity."""
     if isinstance(choice, ActivityChoice):
         return choice
     if not isinstance(choice, _CONFIG):

@@ -191,7 +191,6 @@ def _bytes(name: str, value: object) -> int:
 
 
 def _file(name: str, path: object, need: str = "need the name of a file, or None") -> Path:
-    """Check the path of a file, which may not exist yet, but must not be a folder."""
     file = checked_path(name, path, need)
     if file.is_dir():
         raise ArgumentError(f"{name}={str(path)!r} is a folder: need the name of a file in it.")
@@ -266,7 +265,6 @@ def _on_error(name: str, value: OnError) -> OnError:
 
 
 def _activities(_name: str, activities: Iterable[ActivityItem]) -> ActivityChoices:
-    """Check activities, see `checked_choices`."""
     from kinetoscope.collect.request.activities import checked_choices
 
     return checked_choices(activities)
@@ -363,7 +361,6 @@ class Option:
 
 
 def _declare(help: str, check: Callable[[str, Any], Any], *, default: Any = None, **more: Any) -> Any:  # noqa: A002
-    """Build a field of `RecordingOptions` whose metadata is its `Option`."""
     return field(default=default, metadata={_DECLARATION: Option(help, check, **more)})
 
 

@@ -122,7 +122,7 @@ def by_owner(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[
 
 
 def _option(name: str) -> Any:
-    """An option of a session as an attribute; setting it checks the value, which applies from the next cycle on."""
+    """A session option as an attribute; setting it checks the value, which applies from the next cycle on."""
 
     def value(self: _KinetoProfile) -> Any:
         return getattr(self._options, name)
@@ -204,15 +204,12 @@ class _KinetoProfile:
         return Compiling(), CompiledKernels(), *deep, *options.sources
 
     def _record_deep(self, deep: bool) -> int:
-        """Begin or end a deep step, if the engine has them; return how many operators it has recorded in such steps."""
+        """Begin or end a deep step, if the engine supports it; return how many operators it has recorded in such steps."""
         record_deep = getattr(self._engine, "record_deep", None)
         return 0 if record_deep is None else record_deep(deep)
 
     def _refuses(self, call: str) -> bool:
-        """Whether a method must do nothing, because a forked child calls it on the active session of its parent.
-
-        If the session is not active, the child becomes its owner.
-        """
+        """Whether to ignore a call: a forked child made it on its parent's active session. A child owns a session that is not active."""
         if self._process == os.getpid():
             return False
         if not self._is_under_way():
@@ -228,7 +225,6 @@ class _KinetoProfile:
         return True
 
     def _warn_once(self, kind: str, message: str) -> None:
-        """Warn, unless the session has warned of this kind of problem before."""
         if kind not in self._warned_of:
             self._warned_of.add(kind)
             warn_user(message)
@@ -346,7 +342,6 @@ class _KinetoProfile:
         return self._engine if self.state is SessionState.RECORDING else None
 
     def _choose_engine(self) -> None:
-        """Choose the engine for the next cycle, unless the last one is kept."""
         with self._lock:
             if self._engine is None or (self._engine_is_for_one_cycle and not self.state.has_engine):
                 # For one cycle only if the program itself is using torch's collector.
@@ -384,7 +379,6 @@ class _KinetoProfile:
         deferred.raise_error()
 
     def _begin_recording(self) -> None:
-        """Start the engine, and let the sources write to its recording."""
         if self.state is SessionState.RECORDING:
             raise already_recording()
         if self.state is not SessionState.PREPARED:
@@ -415,10 +409,7 @@ class _KinetoProfile:
         failures.raise_first(may_raise=True)
 
     def _finish(self, failures: Failures | None = None, *, keep: bool) -> bool:
-        """Close the recording even if the observer fails, which is noted if asked; return whether a recording was active.
-
-        `keep=False` discards a warm-up that no active step followed.
-        """
+        """Close the recording, even if the observer fails; return whether one was active. `keep=False` discards a warm-up without an active step."""
         if self._refuses("stop"):
             return False
         with DeferredSignals() as deferred:
@@ -477,7 +468,6 @@ class _KinetoProfile:
         return True
 
     def _write_summary(self) -> None:
-        """Write the summary of the cycle that ended last, if the options ask for one; a failure is a warning."""
         import_aside()
         target, cycle = self._options.summary, self.finished_cycles.last
         if target is None or cycle is None:
@@ -505,7 +495,6 @@ class _KinetoProfile:
         """A hook for subclasses, called with every finished cycle."""
 
     def _release(self) -> None:
-        """Release the engine: end this session's turn among the active sessions."""
         # Both moves in one assignment, so that no interrupt comes between them.
         self._move(*((Move.STOP,) if self._run is not None else (Move.STOP, Move.END)))
         ROUTES.close(self)
@@ -543,7 +532,6 @@ class _KinetoProfile:
         )
 
     def _report_out_of_memory(self, recorded: bool) -> None:
-        """Write the out-of-memory report if the session records memory and such an error is being handled."""
         if recorded and self.profile_memory:
             path = self._options.path
             recording = None if path is None else ranked(path)
@@ -564,7 +552,6 @@ class _KinetoProfile:
                 self._require_engine().stop().discard()
 
     def _drop(self, earlier: Cycle) -> None:
-        """Discard an earlier cycle that was never read, with one warning for the session."""
         if not earlier.worth_reading:
             return
         earlier.discard()
@@ -579,7 +566,6 @@ class _KinetoProfile:
         return self._run is not None or self.state.has_engine
 
     def _move(self, *moves: Move) -> None:
-        """Change the state according to `state.TRANSITIONS`."""
         self.state = self.state.after(*moves)
 
     def _reset_in_child(self) -> None:
@@ -693,9 +679,7 @@ class _KinetoProfile:
         write_memory_timeline(trace, checked, device, torchs=self._torch_timeline())
 
     def _memory_profile(self) -> Any:
-        """Return the memory of the last finished trace as objects, as `torch.profiler` does: see its `timeline`.
-
-        If torch's collector recorded memory, shapes and stacks, it is torch's own object.
+        """The memory of the last finished trace as objects, as in `torch.profiler`: torch's own if its collector recorded memory, shapes and stacks.
 
         Raises:
             StateError: Nothing was recorded yet.
@@ -929,11 +913,7 @@ class _KinetoProfile:
         return ProfilerApi(self) if theirs is None else theirs
 
     def _stats(self) -> SessionStats | None:
-        """The profiler overhead of the current or last cycle, with torch's attribute names; None before the first.
-
-        Returns:
-            Its fields name their units; see `kinetoscope.collect.session.cycle.SessionStats`.
-        """
+        """The profiler overhead of the current or last cycle, with torch's attribute names; None before the first."""
         return self._stopwatch.stats
 
 
@@ -978,7 +958,6 @@ class ProfilerApi:
 
 
 def _start_ns(session: _KinetoProfile) -> int:
-    """When the last cycle began, in nanoseconds since 1970."""
     return int(session.trace.run_info.start_realtime_ns or 0)
 
 

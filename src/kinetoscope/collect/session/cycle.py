@@ -81,7 +81,7 @@ _spans_read = 0
 
 
 def _free_dropped_traces() -> None:
-    """Collect garbage if the traces that were read since the last time may take about 100 MB."""
+    """Collect garbage if the traces read since the last collection may take about 100 MB."""
     global _spans_read
     if _spans_read > _SPANS_BETWEEN_COLLECTIONS:
         _spans_read = 0
@@ -264,7 +264,6 @@ class FinishedCycles:
         raise ArgumentError(f"cycle={choice!r} is not available: {self._valid(stored)}.")
 
     def _all(self, stored: tuple[Cycle, ...]) -> Trace:
-        """Merge the stored cycles into one trace, which is cached until another cycle is stored."""
         from kinetoscope.combine.concatenate import concatenate
         from kinetoscope.combine.sources import with_rows
 

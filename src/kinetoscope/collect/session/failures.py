@@ -74,7 +74,6 @@ class DeferredSignals:
             raise self.error
 
     def _restore(self) -> None:
-        """Install the handlers again, that of interrupts last."""
         for number, handler in reversed(self._handlers.items()):
             # Unless another handler was installed meanwhile, which may call ours.
             if signal.getsignal(number) == self._note:
@@ -87,7 +86,6 @@ class DeferredSignals:
             raise self.error
 
     def _note(self, number: int, *rest: Any) -> None:
-        """The handler that is installed meanwhile: records the signal."""
         if self._deferring and not (number == signal.SIGINT and number in self._arrived):
             self._arrived[number] = (number, *rest)
         else:

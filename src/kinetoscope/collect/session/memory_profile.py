@@ -80,7 +80,7 @@ class MemoryProfile:
 
     @property
     def _categories(self) -> dict[TensorKey, Category | None]:
-        """The categories, for torch's `MemoryProfileTimeline`: it asks `get(block, version)`, and all versions have the same category."""
+        """The categories, for torch's `MemoryProfileTimeline`, which asks `get(block, version)`; all versions have the same one."""
         return self.categories
 
     @cached_property

@@ -72,5 +72,4 @@ def execution_trace(observer: object) -> dict[str, str]:
 
 
 def _refuse_constant(name: str) -> None:
-    """Reject NaN and Infinity, which Python's parser accepts."""
     raise ValueError(f"{name} is not JSON")

@@ -67,7 +67,6 @@ def report_out_of_memory(
 
 
 def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path: Path) -> None:
-    """Write the text report, and the viewer's memory page with the same description of the failure at its top."""
     import_aside("kinetoscope.viewer.server.report")
     from kinetoscope.display.out_of_memory import failure_lines, memory_lines
     from kinetoscope.storage.atomic_write import write_atomically
@@ -112,7 +111,6 @@ def _where(error: BaseException) -> str | None:
 
 
 def _requested_bytes(message: str) -> int | None:
-    """Return the size of the failed allocation in bytes; None if the message does not contain it."""
     match = _WANTED.search(message)
     return int(float(match[1]) * _UNITS[match[2]]) if match else None
 

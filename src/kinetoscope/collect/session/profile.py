@@ -366,7 +366,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
 
     @by_owner
     def _stop(self, *, may_raise: bool, explain: bool = True) -> None:
-        """End the run, warn if nothing was recorded, and raise the handler's exception if allowed."""
         failures = Failures(self._options.on_error, self.step_num)
         try:
             run = self._end(failures)
@@ -385,7 +384,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(f"nothing was recorded: {self._not_begun or self._why_nothing()}")
 
     def _end(self, failures: Failures) -> _Run | None:
-        """End the run, or a recording without one, while signals are deferred; return the run, whose handler is not called yet."""
+        """End the run, or a recording without one, with signals deferred; return the run, whose handler is still to be called."""
         run = None
         with DeferredSignals() as deferred:
             with self._lock:
@@ -398,7 +397,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return run
 
     def _end_without_run(self) -> None:
-        """End a recording that was begun by hand, if there is one."""
         if not self._ever_started or self.state.has_engine:
             super().stop()
         elif (failure := self._observer.close()) is not None:
@@ -408,7 +406,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
     def _end_run(self, run: _Run, failures: Failures) -> None:
         """End the current cycle and close the sources.
 
-        Depends on the state rather than on the action, because an interrupt may have come between their changes.
+        Depends on the state, not the action, because an interrupt may have come between their changes.
         """
         try:
             self.close_mark()
@@ -439,7 +437,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
                 self._move(Move.END)
 
     def _transit(self, run: _Run, before: ProfilerAction, after: ProfilerAction) -> None:
-        """Make all moves that a change of action requires, even if the handler fails; then raise its exception."""
+        """Make all transitions that a change of action requires, even if the handler fails; then raise its exception."""
         change = transition(before, after)
         failures = Failures(self._options.on_error, self.step_num)
         run.changing = True
@@ -458,7 +456,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         failures.raise_first(may_raise=True)
 
     def _do(self, do: Move, run: _Run, before: ProfilerAction, failures: Failures) -> None:
-        """Make one move; an exception of a signal handler is noted when the move is complete."""
+        """Make one transition; note a signal handler's exception when it is complete."""
         if do is Move.TRACE_READY:
             if run.recorded:
                 self._call_handler(failures)
@@ -484,7 +482,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         failures.note(Failures.HANDLER, deferred.error)
 
     def _begun(self, run: _Run, begin: Callable[[], None]) -> bool:
-        """Prepare or start a recording; return False if that failed and is only a warning."""
+        """Prepare or start a recording; False if that failed with only a warning."""
         try:
             begin()
         except (RecorderError, OSError) as error:
@@ -496,7 +494,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return True
 
     def _call_handler(self, failures: Failures) -> None:
-        """Call `on_trace_ready`, and note an exception that it raises."""
         try:
             self._trace_ready()
         except BaseException as error:  # noqa: BLE001  (an interrupt too must find the engine in order)
@@ -511,12 +508,10 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
             warn_user(f"the execution trace observer's cleanup failed: {type(error).__name__}: {error}")
 
     def _reset_in_child(self) -> None:
-        """In a forked child: replace the locks, which a thread of the parent may hold."""
         super()._reset_in_child()
         self._stepping = threading.RLock()
 
     def _open_step_range(self, run: _Run) -> None:
-        """Open the `ProfilerStep#N` range of the current step if a recording is active."""
         if not self.record_steps or (self.schedule is record_always and self.step_num == 0):
             # Without a schedule, step 0 is not marked: `step` may never be called, and the whole recording would be one step.
             return
@@ -592,6 +587,6 @@ _ENTERED: weakref.WeakSet[profile] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Leave the blocks that did not end, as those in generators, while Python and torch can still be used."""
+    """Leave blocks that did not end, such as those in generators, while Python and torch still work."""
     for session in list(_ENTERED):
         session.leave_at_exit()

@@ -184,7 +184,6 @@ class SourceWindow:
         self._warn()
 
     def _forget(self) -> None:
-        """Discard the data of the sources that no recording has taken yet."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
             self._failures, self._kept = [], None
@@ -192,7 +191,7 @@ class SourceWindow:
                 self._call(source, "discard", part.discard)
 
     def _call(self, source: Source, call: str, do: Callable[[], None]) -> bool:
-        """Call a method of a source; return False if it raised, and remember why for the warning and the trace's losses."""
+        """Call a source's method; if it raises, return False and note why, for the warning and the trace's losses."""
         try:
             do()
         except Exception as error:  # noqa: BLE001  (whatever it is, the job goes on)
@@ -201,7 +200,7 @@ class SourceWindow:
         return True
 
     def _warn(self) -> None:
-        """Warn once for each failed source. Called last, because warnings may be turned into exceptions."""
+        """Warn once for each failed source; called last, because warnings may be turned into exceptions."""
         for source, why in (*self._failed_to_open, *self._failures):
             if id(source) not in self._warned:
                 self._warned.add(id(source))

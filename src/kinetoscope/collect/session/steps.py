@@ -73,7 +73,6 @@ class Steps(Generic[Item]):
         return self._steps()
 
     def _is_through(self) -> bool:
-        """Whether all cycles of the schedule are finished, so that another loop would record nothing."""
         session = self.session
         if not isinstance(session.schedule, Schedule) or session.finished_cycles.finished == 0:
             return False
@@ -108,7 +107,7 @@ class Steps(Generic[Item]):
                 session.leave(may_raise=finished, explain=session.finished_cycles.finished == 0)
 
     def _skip_cut_cycle(self) -> None:
-        """Continue after the last step of an earlier loop, and after the cycle that its end cut short."""
+        """Continue after the last step of an earlier loop, and after the cycle that it cut short."""
         session = self.session
         if self._cut_short and isinstance(session.schedule, Schedule):
             while session.current_action is ProfilerAction.RECORD:
@@ -123,7 +122,6 @@ class Steps(Generic[Item]):
         self._within_step = False
 
     def _save_trace(self, session: profile) -> None:
-        """Save the trace of a cycle: the first under the given name, later ones with a number before the suffix."""
         if self._save is not None:
             path, suffix = ranked(self._save), suffix_of(self._save)
             if self._saved:
@@ -182,7 +180,6 @@ def steps(
 
 
 def _length(items: object) -> int | None:
-    """Return the number of items; None if it is unknown."""
     try:
         if not isinstance(getattr(items, "dataset", None), IterableDataset):
             return len(items)  # type: ignore[arg-type]

@@ -122,13 +122,11 @@ class CompiledModules(SharedHooks):
             self._observe(vars(module))
 
     def _observe(self, scope: dict[str, Any]) -> None:
-        """Replace the kernels of a generated module, whose global variables are `scope`."""
         for name, kernel in [*scope.items()]:
             if isinstance(kernel, types.BuiltinFunctionType) and kernel.__name__ == "kernel":
                 self._replaced.put(scope, name, _observed(kernel, name))
 
     def _write_stored(self, file: str) -> None:
-        """Write the stored calls of a module that was loaded from the compiler's cache or just generated."""
         if self.calls_of(file) is not None:
             self._write(file)
 
@@ -147,7 +145,6 @@ class CompiledModules(SharedHooks):
         return [*self._calls]
 
     def _write(self, file: str) -> None:
-        """Write the calls of a file to all recordings."""
         for source in [*self._sessions]:
             source.write(file)
 
@@ -258,8 +255,8 @@ _EXTERN = r"extern_kernels\.\w+|torch\.ops\.[\w.]+|aten\.[\w.]+"
 def _by_lines(text: str, lines: Sequence[int], traces: Sequence[str | None]) -> tuple[KernelCall, ...]:
     """Find the calls of a generated file with the compiler's line map, which has source lines but no modules.
 
-    The map tells at which line of the file the code of a node begins. The call of a fused kernel is written when the next
-    kernel of another kind begins, so the last node before a call may belong to the next one.
+    The map gives the line at which a node's code begins. A fused kernel's call is written when the next kernel begins, so the last node before it
+    may belong to that one.
     """
     generated = _generated_kernels(text)
     calls = _calls_in(text, "|".join([*map(re.escape, sorted(generated, key=len, reverse=True)), _EXTERN]))
@@ -283,7 +280,6 @@ def _by_lines(text: str, lines: Sequence[int], traces: Sequence[str | None]) -> 
 
 
 def _calls_in(text: str, names: str) -> list[tuple[int, str]]:
-    """Find the calls of kernels in a generated file, as pairs of line and name; `names` is a regular expression."""
     call = re.compile(rf"(?<![\w.])({names})(?:\.run)?\(")
     calls: list[tuple[int, str]] = []
     inside = False
@@ -320,7 +316,7 @@ def _described(schedule: Any) -> tuple[tuple[Node, ...], int]:
 
 
 def _copy(origin: Any) -> Node:
-    """Describe the copy of a graph's input into the layout that an operator needs, which belongs to that operator."""
+    """The copy of a graph input into the layout that an operator needs, as a node of that operator."""
     user, value = _node(next(iter(origin.users), origin)), origin.meta.get("val")
     inputs, shape = None, list(getattr(value, "shape", ()))
     if all(isinstance(size, int) for size in shape):
@@ -347,7 +343,7 @@ def _bytes(parts: Sequence[Any]) -> int:
 
 
 def _reached(access: Any) -> Any:
-    """Number of elements of a buffer that an access touches; with computed indices these may not be all."""
+    """The number of elements of a buffer that an access touches; with computed indices, an upper bound."""
     elements = access.get_numel()
     if not hasattr(access, "is_indirect") or not access.is_indirect():
         return elements
@@ -385,9 +381,8 @@ _FARTHEST = 6
 def _modules_of(origin: Any) -> tuple[ModuleFrame, ...]:
     """The modules of a node, also of one that the compiler has inserted for a pattern or as a sum of gradients.
 
-    If a product and a sum were replaced by one node, that has the modules of the sum, or none; those of its weight are better.
-    Without a weight, an inserted node is in the innermost module that contains all nodes that its inputs come from or, if there
-    is none, all nodes that use it.
+    A fused product and sum takes the modules of its weight. Other inserted nodes take the innermost module that contains all nodes of their
+    inputs or, if there is none, all nodes that use them.
     """
     modules = _modules(origin)
     if not _is_inserted(origin):
@@ -399,10 +394,7 @@ def _modules_of(origin: Any) -> tuple[ModuleFrame, ...]:
 
 
 def _is_inserted(origin: Any) -> bool:
-    """Whether the compiler has inserted a node, so that it belongs neither to the program nor to the backward of its operators.
-
-    If a module itself was compiled, the program's own nodes have no modules either.
-    """
+    """Whether the compiler has inserted a node. If a module itself was compiled, the program's own nodes have no modules either."""
     meta = origin.meta
     if "fwd_nn_module_stack" in meta:
         return False
@@ -412,7 +404,6 @@ def _is_inserted(origin: Any) -> bool:
 
 
 def _common(paths: Iterable[tuple[ModuleFrame, ...]]) -> tuple[ModuleFrame, ...]:
-    """The outer modules that several nodes have in common."""
     levels = zip(*paths, strict=False)
     return tuple(each[0] for each in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
 
@@ -426,7 +417,6 @@ def _is_weight(node: Any) -> bool:
 
 
 def _nearest(origin: Any, side: str) -> list[tuple[ModuleFrame, ...]]:
-    """The modules of the nearest nodes in one direction that the compiler has not inserted."""
     modules: list[tuple[ModuleFrame, ...]] = []
     visited, reached = {origin}, [origin]
     for _ in range(_FARTHEST):
@@ -502,7 +492,7 @@ def _written(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    """Number of elements of one or several tensors; dynamic sizes count as when they were compiled."""
+    """The number of elements of one or several tensors, with dynamic sizes as at compile time."""
     if isinstance(value, (list, tuple)):
         return sum(_count(part) for part in value)
     count = 1
@@ -512,7 +502,6 @@ def _count(value: Any) -> int:
 
 
 def _qualified(file: str, line: int, function: str) -> str:
-    """Find the qualified name of the function at a line; the given name if the file cannot be read or differs."""
     for code in _codes_in(file):
         if code.co_name == function and line in {number for _, _, number in code.co_lines()}:
             return code.co_qualname
@@ -521,7 +510,6 @@ def _qualified(file: str, line: int, function: str) -> str:
 
 @functools.cache
 def _codes_in(file: str) -> list[types.CodeType]:
-    """The code of a file and of all functions and classes in it; none if it cannot be read or compiled."""
     try:
         codes = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):

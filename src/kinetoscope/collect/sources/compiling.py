@@ -127,7 +127,6 @@ class CompileHooks(SharedHooks):
         self._replaced.put(module, _REPORT, report)
 
     def _note(self, metrics: Any) -> None:
-        """Copy the metrics of a compilation that has just ended; a failure becomes a loss."""
         with self.noting_failure():
             self.compilations.append(_compilation(metrics))
             self._collect_breaks()
@@ -228,7 +227,7 @@ def _compilation(metrics: Any) -> Compilation:
 
 
 def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]:
-    """Convert inclusive to exclusive times, each phase without the next inner one; autotuning is inside code generation."""
+    """Convert inclusive to exclusive times: each phase without the next inner one, with autotuning inside code generation."""
     exclusive_ns = []
     for phase, total_us in enumerate(inclusive_us):
         inner = next((inner_us for inner_us in inclusive_us[phase + 1 :] if inner_us is not None), 0)
@@ -239,7 +238,6 @@ def _exclusive_ns(inclusive_us: list[int | None], autotune_us: int) -> list[int]
 
 
 def _graph_break(reason: Any) -> GraphBreak | None:
-    """Convert torch's record of a graph break; None if it has no frames of the program."""
     frames = tuple(
         (str(frame.name), str(frame.filename), int(frame.lineno or -1)) for frame in reason.user_stack
     )
@@ -273,11 +271,7 @@ def _compiled_functions() -> dict[str, tuple[str, str, int]]:
 
 
 def _given_up(functions: dict[str, tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """Return recent compilations of the process that failed because their function had reached the recompile limit.
-
-    Args:
-        functions: The compiled code in torch's cache; a function that the program has reset since may be compiled again.
-    """
+    """Recent compilations that failed at the recompile limit; `functions` is the code in torch's cache, without what the program has reset."""
     metrics = list(getattr(sys.modules.get(_MODULE), _KEPT, ()))
     alive: dict[str, list[tuple[str, str, int]]] = {}
     for compile_id, location in functions.items():

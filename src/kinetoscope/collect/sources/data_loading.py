@@ -90,7 +90,7 @@ class WorkerFile:
         return batches
 
     def _new(self, rows: Rows) -> Rows:
-        """Of all rows of the file, those of the recording from the next batch on, in order."""
+        """The rows of the recording from the next batch on, in order."""
         rows = rows[(rows[:, 1] > 0) & (rows[:, 0] >= max(self._next, 0))]
         rows = rows[np.argsort(rows[:, 0])]
         first = int(rows[0, 0]) if len(rows) else 0
@@ -169,7 +169,6 @@ class LoaderHooks(SharedHooks):
             self.recording.remove(source)
 
     def _remove_obsolete(self) -> None:
-        """Remove the files of ended workers, unless an active recording needs them."""
         with self._lock:
             if not self.recording:
                 remove_obsolete(self.folder)
@@ -183,12 +182,7 @@ class LoaderHooks(SharedHooks):
         self._forget_loaders()
 
     def _install(self, first: bool) -> None:
-        """Replace torch's functions by ours, and make the folder of the workers' files.
-
-        Raises:
-            AttributeError: This release of torch does not have the replaced functions.
-            OSError: The folder cannot be created.
-        """
+        """Replace torch's functions, and create the workers' folder; AttributeError if torch lacks the functions, OSError if that fails."""
         if not first:
             return
         from torch.utils.data import _utils, dataloader
@@ -209,8 +203,6 @@ class LoaderHooks(SharedHooks):
         self._replaced.put(_utils.pin_memory, "pin_memory", self._pinning(_utils.pin_memory.pin_memory))
 
     def _numbered(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the constructor of iterators with workers, to assign each a number, which identifies its workers."""
-
         def begin_numbered(iterator: Any, loader: Any, *arguments: Any, **keywords: Any) -> None:
             number = next(self._numbers)
             with suppress(Exception):  # a user's loader class may raise anything
@@ -227,7 +219,7 @@ class LoaderHooks(SharedHooks):
         return begin_numbered
 
     def _add_loader(self, number: int, loader: Any) -> None:
-        """Store the description of a loader, up to a limit, because a session may last for many epochs."""
+        """Describe a loader, up to a limit, because a session may last for many epochs."""
         self._remove_obsolete()
         self.loaders[number] = _described(loader)
         while len(self.loaders) > _MOST_LOADERS:
@@ -239,7 +231,7 @@ class LoaderHooks(SharedHooks):
         return number
 
     def _pinning(self, pin: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `pin_memory` in a range; torch's function calls itself for parts of a batch, which get none."""
+        """Wrap `pin_memory` in a range; recursive calls, for parts of a batch, get none."""
         inside = threading.local()
 
         def pin_timed(*arguments: Any, **keywords: Any) -> Any:
@@ -280,7 +272,6 @@ def _described(loader: Any) -> dict[str, Any]:
 
 
 def _remove_own(folder: Path, process: int) -> None:
-    """Remove the workers' files, except in a forked child, which inherits the finalizer but does not own the files."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 

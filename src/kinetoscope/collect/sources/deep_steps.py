@@ -150,14 +150,14 @@ class DeepSteps(Source):
             continue
 
     def _optimizer_stepped(self, optimizer: object, _args: Any, _kwargs: Any) -> None:
-        """The first optimizer that steps ends the program's steps, unless it marks them itself."""
+        """Count steps by the first optimizer that steps, unless the program marks its steps itself."""
         if self._optimizer is None:
             self._optimizer = -1 if self._step else id(optimizer)
         if id(optimizer) == self._optimizer:
             self.begin_step()
 
     def _switch(self, deep: bool) -> int:
-        """Record in full or not; a failure ends that, and not the program. Return how many operators were recorded in full so far."""
+        """Switch full recording; a failure turns it off for good. Return how many operators were recorded in full so far."""
         record_deep = self._record_deep()
         if not self._is_open or record_deep is None:
             return 0

@@ -245,7 +245,6 @@ class ExecutionTraceObserver:
         return str(folder) if folder.is_dir() else None
 
     def _leave(self) -> None:
-        """Become unregistered, and unlock the file."""
         self._registered = self._execution_trace_running = False
         _registered.clear()
         os.close(self._lock)
@@ -290,7 +289,6 @@ def _finish_quietly(observer: ExecutionTraceObserver) -> None:
 
 
 def _after_fork() -> None:
-    """In a forked child: detach from the parent's file."""
     for observer in [*_registered]:
         observer.disown()
 
@@ -303,10 +301,7 @@ def _growing_path(final: Path) -> Path:
 
 
 def _locked_file(growing: Path, final: Path) -> int:
-    """Create or truncate the file that torch will write, and lock it; torch itself would only log a failure.
-
-    Returns:
-        A descriptor that holds the lock until it is closed.
+    """Create or truncate the file, and lock it, because torch would only log a failure. Return the descriptor that holds the lock.
 
     Raises:
         ArgumentError: The file cannot be written, or another process has locked it.
@@ -333,10 +328,7 @@ def _locked_file(growing: Path, final: Path) -> int:
 
 
 def _add_torch_observer(file: Path) -> bool:
-    """Register torch's observer with a file.
-
-    torch returns True even if another observer is registered, so check that it has opened the file.
-    """
+    """Register torch's observer; torch returns True even if another one is registered, so check that it has opened the file."""
     before = len(_descriptors_of(file))
     added: bool = torch_observer._add_execution_trace_observer(str(file))  # noqa: SLF001  (torch's own)
     return added and (not _DESCRIPTORS.is_dir() or len(_descriptors_of(file)) > before)
@@ -365,7 +357,6 @@ def _finish_file(growing: Path, final: Path) -> None:
 
 
 def _record_process_groups() -> None:
-    """Record the process groups as a node of the trace, in torch's format."""
     if not in_process_group():
         return
     distributed: Any = torch.distributed
@@ -374,11 +365,7 @@ def _record_process_groups() -> None:
 
 
 def _copy_generated_sources(folder: Path) -> None:
-    """Copy the source of every generated kernel of this process into a folder; files that cannot be read are skipped with a warning.
-
-    These are the Python modules of Inductor, which hold its Triton kernels, and the C++ files that its CPU kernels
-    were compiled from.
-    """
+    """Copy the source of this process's generated kernels, Python and C++, into a folder; warn of files that cannot be read."""
     for source in sorted(set(_generated_sources())):
         try:
             shutil.copyfile(source, folder / source.name)
@@ -437,5 +424,4 @@ def _mended_node(lines: list[bytes]) -> str:
 
 
 def _characters(escapes: re.Match[str]) -> str:
-    """The characters of which torch has escaped each byte of their UTF-8."""
     return bytes.fromhex(escapes[0].replace("\\uffffff", "")).decode("utf-8", "replace")

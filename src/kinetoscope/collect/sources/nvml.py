@@ -85,7 +85,6 @@ class NvmlDevice:
         return self._query("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1000)
 
     def _query(self, question: str, read: Callable[[Any], T]) -> T | None:
-        """Call one of the library's functions, and convert its result; None if the device does not support it."""
         try:
             return read(getattr(self._library, question)(self._handle))
         except self._library.NVMLError as error:

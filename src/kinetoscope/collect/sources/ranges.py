@@ -30,7 +30,6 @@ class LibraryRanges:
 
     @property
     def _stack(self) -> list[Any]:
-        """The open ranges of this thread, outermost first."""
         stack: list[Any] = vars(self._of_thread).setdefault("stack", [])
         return stack
 

@@ -119,7 +119,6 @@ class RankBarriers:
             self._store.forget()
 
     def _run(self, marks: Marks, rounds: int, timeout_s: float) -> None:
-        """Run the barriers, and add those that all ranks reached to `marks`."""
         until_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         store = self._store.connect(timeout_s)
         _raise_if_given_up(store)
@@ -143,7 +142,7 @@ class _OthersGaveUpError(Exception):
 
 
 def _raise_if_given_up(store: Any, waited_for: str = "") -> None:
-    """Raise an error if a rank has given up, unless all ranks had reached the barrier `waited_for` before."""
+    """Raise an error if a rank has given up, unless all ranks had already reached the barrier `waited_for`."""
     if store.check([_GIVEN_UP]) and not (waited_for and store.check([waited_for])):
         raise _OthersGaveUpError(f"a rank did not arrive or failed ({store.get(_GIVEN_UP).decode()})")
 
@@ -182,7 +181,7 @@ class RankClocks(Source):
             _BARRIERS.give_up(f"{type(failing).__name__} ended a recording", _TIMEOUT_S)
 
     def _run_barriers(self) -> Marks:
-        """Run barriers, unless this is a forked child, which is not the rank."""
+        """Run barriers, except in a forked child, which is not the rank."""
         return _BARRIERS.run(_ROUNDS, _TIMEOUT_S)[0] if self._process == os.getpid() else {}
 
 

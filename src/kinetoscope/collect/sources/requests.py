@@ -70,7 +70,7 @@ _opens_ranges: Recorder | None = None
 
 
 def _open_range(name: str) -> Any:
-    """Open a range where the recorder has not; from now on it is asked first, if there is one. Called only while something records."""
+    """Open a range if the recorder has not, and ask the recorder first from now on. Called only while something records."""
     # Here, because they need torch.
     from kinetoscope.collect.recorder.library import loaded_recorder
     from kinetoscope.collect.sources.quick_ranges import begin_range
@@ -143,13 +143,11 @@ class Described:
 # Of a few texts more than are recorded as they are: those of others are all the same.
 @functools.lru_cache(2 * MOST_TEXTS)
 def _begin_text(name: str, arguments: str) -> str:
-    """Return what follows the number in the first mark of a request."""
     return _encodable(begin_text(*_TEXTS.limited(_plain(name), arguments)))
 
 
 @functools.lru_cache(2 * MOST_TEXTS)
 def _end_text(status: str, arguments: str) -> str:
-    """Return what follows the number in the last mark of a request."""
     if not arguments or len(arguments) > _MOST_LETTERS:
         return end_text(status, "")
     limited = _TEXTS.limited(status, arguments)
@@ -157,12 +155,11 @@ def _end_text(status: str, arguments: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without what has no UTF-8 or would end it in C."""
+    """Remove what has no UTF-8, and NUL, which would end the text in C."""
     return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _status(error: type[BaseException] | None) -> str:
-    """How a request ended that ended with an exception of a type, or without."""
     if error is None:
         return "finished"
     return "canceled" if issubclass(error, (asyncio.CancelledError, GeneratorExit)) else "error"
@@ -359,7 +356,6 @@ class _Block:
 
 
 def _owner() -> object:
-    """The task that runs, or else the thread."""
     task = asyncio.current_task() if _in_event_loop() else None
     return threading.get_ident() if task is None else task
 
@@ -391,7 +387,7 @@ async def _follow_items(description: Description, items: AsyncIterator[Any]) -> 
 
 
 def _follow_generator(description: Description, items: Iterator[Any]) -> Generator[Any, Any, Any]:
-    """Iterate over a generator as a request; what its consumer does in between is not part of it."""
+    """Iterate over a generator as a request, without the time that its consumer takes in between."""
     inner = cast("Generator[Any, Any, Any]", items)
 
     def in_request(call: Callable[..., Any], *values: Any) -> Any:
@@ -422,7 +418,6 @@ def _follow_generator(description: Description, items: Iterator[Any]) -> Generat
 
 
 def _run_in_request(request: RequestState, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function that was handed to a thread of a pool, as part of a request."""
     before = _CURRENT.set(request)
     is_new = _FOLLOWER.enter(request)
     try:
@@ -434,7 +429,7 @@ def _run_in_request(request: RequestState, function: Callable[..., Any], *args: 
 
 
 def _handed_over(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is handed to a pool of threads in place of a function: it belongs to the request that hands it over, if there is one."""
+    """Wrap a function handed to a thread pool so that it belongs to the request that hands it over, if there is one."""
     request = _CURRENT.get()
     if request is None or request.has_ended:
         return function
@@ -459,7 +454,7 @@ def install_request_hooks() -> None:
 
 
 def _wrap_steps() -> None:
-    """Record the steps that asyncio's event loop runs in the context of a request as its stretches."""
+    """Record the steps that asyncio's event loop runs in the context of a request as its intervals."""
     run_step = asyncio.events.Handle._run  # noqa: SLF001  (Python's own)
 
     begin_step, end_step = _FOLLOWER.begin_step, _FOLLOWER.end_step
@@ -477,7 +472,6 @@ def _wrap_steps() -> None:
 
 
 def _wrap_submit() -> None:
-    """Let work that is handed to a pool of threads belong to the request that hands it over."""
     submit: Callable[..., Any] = concurrent.futures.ThreadPoolExecutor.submit
 
     @functools.wraps(submit)
@@ -488,7 +482,7 @@ def _wrap_submit() -> None:
 
 
 def _wrap_anyio() -> None:
-    """Do the same for anyio, in whose threads Starlette and FastAPI call plain functions."""
+    """Also wrap anyio, in whose threads Starlette and FastAPI call plain functions."""
     # Not as an attribute of anyio, which it becomes after its import.
     module: Any = importlib.import_module("anyio.to_thread")
     run_sync: Callable[..., Any] = module.run_sync
@@ -501,7 +495,6 @@ def _wrap_anyio() -> None:
 
 
 def _plain(name: str) -> str:
-    """Return a name as one line of limited length."""
     return " ".join(name.split())[:_MOST_LETTERS]
 
 
@@ -509,7 +502,7 @@ _encode = json.JSONEncoder(default=str, allow_nan=False).encode
 
 
 def _as_json(arguments: dict[str, Any]) -> str:
-    """Return arguments as JSON text; empty without any, and of those that cannot be written only their names."""
+    """Arguments as JSON; empty without any, and only their names if they cannot be serialized."""
     if not arguments:
         return ""
     for wanted in (arguments, dict.fromkeys(arguments)):

@@ -49,7 +49,7 @@ class SharedHooks(ABC):
 
     @abstractmethod
     def _install(self, first: bool) -> None:
-        """Replace what is there to be replaced; called for each session, with whether it is the first."""
+        """Replace the hooked functions; called for each session, with whether it is the first."""
 
     def _restore(self) -> None:
         self._replaced.restore()

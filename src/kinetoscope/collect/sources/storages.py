@@ -231,7 +231,7 @@ class StorageWatch:
         return parts
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Add an optimizer before its first step, because that may fail if memory runs out."""
+        """Add an optimizer before its first step, which may fail when memory runs out."""
         # torch.compile must not trace this; then it is enough that the optimizer was found by `start`.
         if torch.compiler.is_compiling() or os.getpid() != self._process:
             return
@@ -239,10 +239,7 @@ class StorageWatch:
             self._remember(optimizer)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Scan an optimizer and all modules if its state has grown, usually after its first step.
-
-        Modules are scanned now because they may not live until the end of the recording.
-        """
+        """Scan an optimizer and all modules once its state has grown: modules may be gone at the end of the recording."""
         # In a forked child, another thread of the parent may have been scanning.
         if torch.compiler.is_compiling() or os.getpid() != self._process:
             return
@@ -257,7 +254,7 @@ class StorageWatch:
                     self._append(self._taken())
 
     def _remember(self, optimizer: Optimizer) -> None:
-        """Store a weak reference to an optimizer, which is removed with it, because its id() may be reused."""
+        """Store a weak reference to an optimizer, removed when it dies, because its id() may be reused."""
         number, optimizers = id(optimizer), self._optimizers
         gone = weakref.ref(optimizer, lambda _: optimizers.pop(number, None))
         optimizers[number] = (gone, -1)
@@ -271,10 +268,7 @@ class StorageWatch:
         first: bool = False,
         trains: bool = False,
     ) -> None:
-        """Add rows for the tensors of modules and optimizers: plain ones by the reader, others one by one.
-
-        With `trains`, the calling thread trains the parameters of these optimizers.
-        """
+        """Add rows for the tensors of modules and optimizers, plain ones in native code. With `trains`, this thread trains their parameters."""
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
         for optimizer in optimizers if trains else ():
@@ -296,7 +290,6 @@ class StorageWatch:
             self._seen.add(now_ns, StorageRole.BUFFER, buffer, _Holder(owner, name=name))
 
     def _add_parameter(self, now_ns: int, parameter: Tensor, holder: _Holder) -> None:
-        """Add rows for a parameter and its gradient."""
         self._seen.add(now_ns, StorageRole.PARAMETER, parameter, holder)
         if isinstance(gradient := self._reader.gradient(parameter), Tensor):
             self._seen.add(now_ns, StorageRole.GRADIENT, gradient, holder)
@@ -333,7 +326,7 @@ def _unrecorded() -> Iterator[None]:
 
 
 def _listed(entries: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
-    """List the items of a dictionary with the garbage collector off, because the callback of `Living` changes it."""
+    """Copy a dictionary's items with the garbage collector off, because the callback of `Living` changes it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -400,7 +393,7 @@ class Living:
             return modules, optimizers, tensors
 
     def _meet(self, objects: list[Any], owners: dict[int, weakref.ref[Module | Optimizer]]) -> list[Tensor]:
-        """Add objects to the known ones; return plain tensors without a storage, of which no weak reference can be stored."""
+        """Add objects to the known ones; return plain tensors without a storage, which have no weak reference."""
         tensors = []
         for thing in self.reader.meet(objects):
             if type(thing) in _PLAIN:
@@ -412,7 +405,6 @@ class Living:
         return tensors
 
     def _add_callback(self) -> None:
-        """Register a callback of the garbage collector, which is removed with this object."""
         if self._has_callback or not _HAS_GENERATIONS:
             return
         self._has_callback = True
@@ -491,7 +483,7 @@ _HAS_GENERATIONS = sys.version_info < (3, 14) and not sysconfig.get_config_var("
 
 
 def _young() -> tuple[list[Any], int]:
-    """List the modules, optimizers and tensors in the two young generations, and count all objects there."""
+    """The modules, optimizers and tensors in the two young generations, and the number of all objects there."""
     youngest, count = live_objects(_WANTED, 0)
     younger, more = live_objects(_WANTED, 1)
     return youngest + younger, count + more
@@ -531,7 +523,6 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def _held(module: Module, key: str) -> list[tuple[str, Tensor]]:
-    """The parameters or buffers of a module itself, without its children; a scripted module is asked by its methods."""
     stored = vars(module).get(key)
     try:
         if isinstance(stored, dict):
@@ -553,7 +544,6 @@ def _identity(parameter: object) -> int:
 
 
 def _tensors(values: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:
-    """Iterate over the tensors in an optimizer's state, with their outermost keys."""
     if isinstance(values, Tensor):
         yield name, values
     elif depth and isinstance(values, dict):
@@ -565,7 +555,6 @@ def _tensors(values: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]
 
 
 def _length(optimizer: Optimizer) -> int:
-    """Number of parameters for which an optimizer has state; -1 if unknown."""
     try:
         return len(optimizer.state)
     except Exception:  # noqa: BLE001  (an optimizer of any class)

@@ -53,10 +53,9 @@ def system_readers(*, cpu: bool, memory: bool, disk: bool, network: bool) -> lis
 
 
 def _cpu(psutil: Any, process: Any, reading: Reading) -> None:
-    """Read the time of all processors, and of this process; 100 % of the latter is one processor, as in top.
+    """Read the CPU time of all cores, and of this process, for which 100 % is one core, as in top.
 
-    That of the system follows /proc/stat, see proc(5): all time except `idle` and `iowait`. Guest time, which is contained in `user`
-    and `nice`, counts once.
+    Follows /proc/stat, see proc(5): all time but `idle` and `iowait`, with guest time, part of `user` and `nice`, counted once.
     """
     times = psutil.cpu_times()._asdict()
     total = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
@@ -74,7 +73,6 @@ def _memory(psutil: Any, process: Any, reading: Reading) -> None:
 
 
 def _disk(psutil: Any, _process: Any, reading: Reading) -> None:
-    """Read the bytes that all disks have read and written; nothing if the system does not tell."""
     # nowrap=True would affect the results of the program's own calls of psutil.
     counts = psutil.disk_io_counters(nowrap=False)
     if counts is not None:
@@ -112,7 +110,7 @@ def device_readers(gpu: bool | None) -> list[Reader]:
 
 
 def _reader(device: NvmlDevice) -> Reader:
-    """Return a function that reads one NVIDIA device; counters that the device does not support are skipped."""
+    """A function that reads one NVIDIA device, without counters that it does not support."""
     name = f"gpu{device.index}"
 
     def read(reading: Reading) -> None:
@@ -131,10 +129,7 @@ def _reader(device: NvmlDevice) -> Reader:
 
 
 def _torch_memory(reading: Reading) -> None:
-    """Read how much memory torch's allocator holds on each CUDA device.
-
-    Does not call the CUDA runtime: on this thread that could break the capture of a CUDA graph on another.
-    """
+    """Memory held by torch's allocator on each CUDA device. Avoids the CUDA runtime, which could break another thread's graph capture."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

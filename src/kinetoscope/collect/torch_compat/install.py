@@ -112,7 +112,7 @@ class SessionAsTorch:
             warn_user(f"export_memory_timeline() wrote nothing: {error}")
 
     def _memory_profile(self) -> Any:
-        """Return memory over time; without recorded memory, raise torch's exception, whose message programs may check."""
+        """Memory over time; without recorded memory, raises torch's exception, whose message programs may check."""
         try:
             return super()._memory_profile()  # type: ignore[misc]
         except ArgumentError:
@@ -121,7 +121,6 @@ class SessionAsTorch:
             raise
 
     def _metadata_entry(self, key: str, value: str) -> dict[str, str]:
-        """Check metadata; an invalid value is skipped with a warning."""
         try:
             entry: dict[str, str] = super()._metadata_entry(key, value)  # type: ignore[misc]
         except ArgumentTypeError:
@@ -132,7 +131,6 @@ class SessionAsTorch:
         return entry
 
     def _events_trace(self) -> Trace:
-        """Return the trace whose events are listed; an empty one, with a warning, while recording."""
         import_aside()
         from kinetoscope.trace import Trace
 
@@ -147,7 +145,6 @@ class SessionAsTorch:
         return trace
 
     def _action(self, step: int) -> ProfilerAction:
-        """Return the action of a step; NONE, with a warning, if the schedule returns something that is not an action."""
         try:
             action: ProfilerAction = super()._action(step)  # type: ignore[misc]
         except ArgumentTypeError as error:
@@ -275,7 +272,7 @@ def _make_replacements(of_sessions: dict[str, Any]) -> dict[str, tuple[Any, Any]
 
 
 def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
-    """Create a subclass of our class and torch's, of which objects of both classes are instances."""
+    """Subclass our class and torch's, so that objects of both are instances."""
 
     class Known(ABCMeta):
         """Extends isinstance() and issubclass() of the replacement, but not of classes derived from it."""
@@ -305,7 +302,7 @@ def _class_for(ours: type, theirs: type, of_sessions: dict[str, Any]) -> type:
 
 
 def _give_signature(replacement: type, name: str, theirs: Any) -> None:
-    """Give a method the signature of torch's, because programs inspect it to decide which keywords they pass."""
+    """Give a method torch's signature, because programs inspect it to decide which keywords to pass."""
     ours = inspect.getattr_static(replacement, name)
     our_function, their_function = getattr(ours, "__func__", ours), getattr(theirs, "__func__", theirs)
     both = (our_function, their_function)
@@ -317,7 +314,6 @@ def _give_signature(replacement: type, name: str, theirs: Any) -> None:
 
 
 def _with_signature_of(theirs: Any, copy: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a copy of our function the signature of torch's for inspection; our additional keywords still work."""
     if isinstance(theirs, types.FunctionType) and inspect.signature(copy) != inspect.signature(theirs):
         copy.__signature__ = inspect.signature(theirs)  # type: ignore[attr-defined]
     return copy
@@ -350,7 +346,6 @@ def replace_in_modules(replacements: dict[int, Any]) -> None:
 
 
 def _loaded_namespaces() -> Iterator[dict[str, Any]]:
-    """Iterate over the global names of every loaded module except our own; other objects in sys.modules are skipped."""
     loaded: list[tuple[str, Any]] = list(sys.modules.items())
     for name, module in loaded:
         if isinstance(module, ModuleType) and name.partition(".")[0] != "kinetoscope":

@@ -99,7 +99,7 @@ def annotate(
 
 
 def _graphed(trace: TraceData, shown: ShownSpans) -> Iterator[tuple[int, Rows]]:
-    """The rows of work of graphs, for each node those with the same arguments on the same stream, by the first start."""
+    """For each node of a graph, the rows of its work that have the same arguments and stream, ordered by first start."""
     node_of = np.zeros(len(shown.columns["start_ns"]), np.int64)
     for table in (trace.columns("kernels"), trace.columns("copies")):
         node_of[shown.rows(table["span"])] = table["graph_node"]

@@ -202,7 +202,6 @@ def read_cycles(windows: Sequence[tuple[str, int, int, int]], stop_ns: int) -> d
 
 
 def _value(text: str) -> Any:
-    """Parse JSON; return invalid JSON as text."""
     try:
         return json.loads(text, parse_constant=str)
     except (ValueError, RecursionError):
@@ -306,7 +305,6 @@ _FRAME_ID = "\x1f"
 
 
 def _frames_of(text: str, table: object) -> list[str]:
-    """Return the frames of a call stack, innermost first; none for an id that the table does not have."""
     if not text.startswith(_FRAME_ID):
         return text.split(";")
     names: list[str] = []
@@ -446,7 +444,6 @@ def read_collectives(arguments: NDArray[np.int32], facts: NDArray[np.int32]) -> 
 
 
 def _facts(text: str) -> dict[str, Any]:
-    """Return the facts about a collective in arguments of a span, under the names that recordings use."""
     arguments = parsed_json(text)
     if not isinstance(arguments, dict) or not isinstance(arguments.get("Collective name"), str):
         return {}
@@ -501,12 +498,11 @@ def restore_own_times(header: Mapping[str, Any], native: MutableMapping[str, Any
 
 
 def _later_by(times_ns: Any, base_ns: int) -> Any:
-    """Add `base_ns` to times, or to the times that a function returns."""
     return (lambda: times_ns() + base_ns) if callable(times_ns) else times_ns + base_ns
 
 
 def _end_ns(header: Mapping[str, Any], last_ns: int) -> int:
-    """Return the end of the recording: from the header of a file that Kinetoscope wrote, else the file's last time."""
+    """The end of the recording: from the header, if Kinetoscope wrote the file, else the file's last time."""
     stop_ns = header.get("stop_ns") if isinstance(header.get(OWN), dict) else None
     return stop_ns if isinstance(stop_ns, int) and last_ns < stop_ns < 2**62 else last_ns
 
@@ -550,7 +546,7 @@ def restore_own_columns(
 def _split_arguments(
     text: str, paths: Mapping[str, int], module_count: int, row_of_text: dict[str, int]
 ) -> tuple[int, int, int]:
-    """Return the flags and the module among arguments of a span, and the row of the rest, which is added; -1 for none."""
+    """Flags, module and remaining row of a span's arguments; the rest is added to the table, -1 if nothing remains."""
     flags, module = 0, -1
     if any(f'"{key}":' in text for key in _KEYS):
         arguments = json.loads(text)
@@ -566,7 +562,7 @@ def _split_arguments(
 
 
 def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> dict[str, int]:
-    """Build the table `modules` from the header; return the row of each path, the first if it occurs repeatedly."""
+    """Build the table `modules` from the header; return the first row of each path."""
     if not isinstance(listed, dict):
         return {}
     names, classes, paths = (_texts(listed.get(key)) for key in ("name", "class", "path"))
@@ -584,7 +580,6 @@ def _modules(listed: object, tables: dict[str, Any], strings: StringTable) -> di
 
 
 def _cycles(listed: object) -> dict[str, list[int]] | None:
-    """Build the table `cycles` from the header; return None if that has none."""
     names = STORED["cycles"].column_names
     if not isinstance(listed, dict):
         return None
@@ -615,7 +610,6 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _whole_numbers(value: object, least: int, end: int) -> list[int]:
-    """A list of whole numbers in a range; an empty one if it is something else."""
     numbers = value if isinstance(value, list) else []
     return numbers if all(type(number) is int and least <= number < end for number in numbers) else []
 
@@ -691,7 +685,6 @@ def _parsed(text: UnpackedText, max_memory_bytes: int, progress: Progress | None
 
 @contextmanager
 def _format_errors(text: UnpackedText) -> Iterator[None]:
-    """Convert errors of the native reader to `FormatError`, with the name of the file."""
     try:
         yield
     except ValueError as error:
@@ -840,7 +833,6 @@ class _Builder:
         return FlowArrows(arrows.category[chosen], arrows.begin[chosen], arrows.end[chosen])
 
     def _backward(self) -> Backward:
-        """Return the backward functions with the threads of their forward operators."""
         number = self.spans.take("forward_number") if "forward_number" in self.spans else None
         return name_threads(self.spans, number, self._arrows_to_backward())
 
@@ -881,14 +873,13 @@ class _Builder:
         return threads
 
     def _torch_tid(self) -> Rows:
-        """Return torch's own thread numbers, -1 where there is none."""
         tids = np.full(len(self.tracks.on_device), -1, np.int64)
         for number, row in self.parts["backward"].numbered.items():
             tids[row] = number
         return tids
 
     def _add_later(self, table: str, make: Callable[[], dict[str, Any]]) -> None:
-        """Add a table whose columns are made together when the first of them is used."""
+        """Add a table whose columns are all computed when one is first used."""
         self.parts[table] = make
         names = STORED[table].column_names
         self.tables[table] = {name: partial(lambda name: self.parts[table][name], name) for name in names}
@@ -909,7 +900,6 @@ class _Builder:
                 spans["own_module"] = lambda: module_rows[spans["call_stack"]]
 
     def _dictionaries(self) -> None:
-        """Read the tables that need little or no conversion, and `collectives` from arguments."""
         native, spans = self.native, self.spans
         for name in ("shapes", "arguments", "kernels", "copies", "allocations", "counters"):
             if (table := native.pop(name, None)) is not None:
@@ -923,7 +913,7 @@ class _Builder:
 
     @staticmethod
     def _memory_events(recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns of allocations; the given ones are kept until the last column is made that depends on them."""
+        """The columns of allocations; `recorded` is kept until the last column that depends on it is computed."""
         columns = dict(recorded)
 
         def device_type() -> NDArray[np.uint8]:

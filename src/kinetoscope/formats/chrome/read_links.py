@@ -199,7 +199,7 @@ def name_threads(
 
 
 def _elected(votes: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
-    """Assign each number the thread with the most votes, largest counts first; no thread gets two numbers."""
+    """Give each number the thread with the most votes, largest counts first; no thread gets two numbers."""
     ballots = sorted(
         ((count, -row, key) for key, counted in votes.items() for row, count in counted.items()), reverse=True
     )

@@ -91,7 +91,6 @@ def _keys(threads: Mapping[str, Any]) -> list[Key]:
 
 
 def _rank(key: Key, names: Names) -> int | None:
-    """Return the rank that the text, the label or the name of a process states."""
     for text in (key[1], names.labels.get(key, ""), names.processes.get(key, "")):
         if (stated := _RANK.search(text) or _TENSOR_RANK.match(text)) is not None:
             return int(stated["rank"])
@@ -170,7 +169,7 @@ def span_owners(
 
 
 def _named_owner(key: Key, names: Names, processes: Sequence[FileProcess]) -> int:
-    """Return the only process with the rank, or the beginning of the text, of another process in the file; else -1."""
+    """The only other process in the file with the same rank or text prefix; else -1."""
     rank, parts = _rank(key, names), _LAST_NUMBER.fullmatch(key[1])
     before = parts["before"] if parts is not None else ""
     owners = [
@@ -185,7 +184,7 @@ def _named_owner(key: Key, names: Names, processes: Sequence[FileProcess]) -> in
 
 
 def _starters(spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, count: int) -> Rows:
-    """Return for each device span and process the host span of that process that may have launched it, else -1."""
+    """For each device span and process, the host span that may have launched it; else -1."""
     calls = is_runtime_call(spans["kind"])
     called, operated = np.full((2, len(device), count), -1, np.int64)
     for key, rows, hosts in (("correlation", called, calls), ("external_id", operated, ~calls)):
@@ -200,7 +199,7 @@ def _starters(spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, 
 
 
 def _in_order_of_launches(spans: Mapping[str, Any], starters: Rows, device: Rows) -> NDArray[np.int32]:
-    """Return the process of each device span, -1 without a launch: of those with equal numbers, work begins in the order of launches."""
+    """The process of each device span, -1 without a launch; where numbers are equal, work is assigned in the order of launches."""
     chosen = np.full(len(device), -1, np.int32)
     _, group = np.unique(starters, axis=0, return_inverse=True)
     group = group.reshape(-1)
@@ -328,7 +327,7 @@ def split(
 
 
 def _used_rows(spans: dict[str, Any], column: str, parent: NDArray[np.int32]) -> Rows:
-    """Return the rows of a table that spans use, and those around them, ascending; renumber the column accordingly."""
+    """The rows of a table that spans use, with their ancestors, ascending; renumbers the column."""
     used = np.zeros(len(parent) + 1, np.bool_)
     rows = np.unique(spans[column]) if column in spans else np.zeros(0, np.int64)
     while len(rows := rows[(rows >= 0) & ~used[rows]]):

@@ -240,10 +240,7 @@ def read_names(metadata: Sequence[tuple[str, int, int, str, str, str]]) -> Names
 
 
 def _thread_name(texts: list[str], process_thread: list[str], number_text: str) -> str:
-    """Return the name of a thread.
-
-    Kineto writes a new name when a thread was renamed, and the first one may be the name of the creating thread.
-    """
+    """The name of a thread: the last one that Kineto wrote, because the first may be the creating thread's."""
     bare = [_bare(name) for name in texts]
     inherited = {_bare(name) for name in process_thread}
     return next((name for name in bare if name not in inherited), bare[0] if bare else number_text)
@@ -255,12 +252,10 @@ def _bare(name: str) -> str:
 
 
 def _type_of_category(category: str) -> int | None:
-    """Return the device type that a category is specific to, None if it is not."""
     return _DEVICE_TYPES.get(category.partition("_")[0])
 
 
 def _type_of_runtime(categories: Sequence[str]) -> int:
-    """Return the device type of the runtime calls in a file; CUDA if there are none, or of several types."""
     types = {
         kind
         for category in categories

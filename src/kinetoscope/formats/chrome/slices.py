@@ -89,7 +89,6 @@ def kineto_facts(facts: Facts) -> dict[str, Any]:
 
 
 def _facts(operator: str, facts: str, dims: str, concrete: str) -> dict[str, Any] | None:
-    """Return the facts about the collective of an operator under Kineto's keys; None if it is not a collective."""
     if operator in CALLS:
         return kineto_facts(facts_of_call(operator, facts, dims, concrete))
     described = facts_of_description(facts)
@@ -199,7 +198,7 @@ def shown_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:
 def _with_overloads(
     name: NDArray[np.int32], overload: NDArray[np.int32], strings: list[str]
 ) -> NDArray[np.int32]:
-    """Return names with `.overload` appended, as torch writes them with `capture_overload_names`; extend `strings`."""
+    """Names with `.overload` appended, as torch writes them with `capture_overload_names`; extends `strings`."""
     pairs, row = np.unique(np.stack([name, overload]), axis=1, return_inverse=True)
     first = len(strings)
     strings.extend(
@@ -210,7 +209,7 @@ def _with_overloads(
 
 
 def _with_calls(columns: Arrays, calls: RebuiltCalls, unsure: int) -> tuple[Arrays, NDArray[np.int32]]:
-    """Insert calls into the columns and recompute lanes; also return the new row of each old one."""
+    """Insert calls into the columns and recompute lanes; return the columns and the new row of each old one."""
     nothing = np.full(len(calls.start_ns), -1, np.int32)
     zeros = np.zeros(len(calls.start_ns), np.uint8)
     added: Arrays = {

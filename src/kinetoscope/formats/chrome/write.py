@@ -93,7 +93,7 @@ def link(trace: TraceData, shown: ShownSpans) -> dict[str, NDArray[Any]]:
 
 
 def _numbered_spans(trace: TraceData, shown: ShownFrames) -> ShownSpans:
-    """The spans as shown; beside rebuilt calls, which have no operator numbers, events keep those that they have without calls."""
+    """The spans as shown. Beside rebuilt calls, which have no operator numbers, events keep those that they have without calls."""
     spans = shown_spans(trace, shown)
     columns = spans.columns
     if is_call(columns["kind"]).any():
@@ -116,7 +116,6 @@ def _row_numbers(shown: ShownSpans) -> Rows:
 
 
 def _share_numbers(host: NDArray[np.int32], device: NDArray[np.int32], correlation: Rows) -> None:
-    """Give launches and their device work the same number if the work has none."""
     bare = correlation[device] < 0
     hosts = np.unique(host[bare])
     hosts = hosts[correlation[hosts] < 0]
@@ -134,7 +133,6 @@ def _arrow_numbers(host: Rows, device: Rows, correlation: Rows) -> Rows:
 
 
 def _unused(numbers: Rows) -> int:
-    """Return a number such that it and all larger ones are unused."""
     return int(numbers[numbers < _LARGEST].max(initial=_SMALLEST)) + 1
 
 
@@ -282,10 +280,7 @@ class _Processes:
 
 
 def _without_duplicates(wanted: list[tuple[int, int]]) -> list[int]:
-    """Return unique numbers per process: the wanted one, or a new one if that is taken or negative.
-
-    Perfetto interprets 0 as the main thread, whose number is the process id.
-    """
+    """Unique numbers per process: the wanted one, or a new one if that is taken or negative. Perfetto interprets 0 as the main thread."""
     taken: set[tuple[int, int]] = set()
     unused = max((number for _, number in wanted), default=0) + 1
     numbers = [_NEW] * len(wanted)
@@ -387,7 +382,6 @@ def _described(trace: TraceData, path: Path, tracks: LaneTracks, *, identity: bo
 
 
 def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata without what identifies a machine or a user, also that of the processes in it."""
     public = {key: value for key, value in described.items() if key not in _IDENTITY}
     if isinstance(listed := public.get("processes"), list):
         public["processes"] = [_anonymous(entry) if isinstance(entry, dict) else entry for entry in listed]
@@ -395,10 +389,7 @@ def _anonymous(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _window(trace: TraceData) -> list[dict[str, Any]]:
-    """Return the events about the recorded window with which Kineto ends a file; empty if the source file lacks them.
-
-    Readers find these events by their position from the end.
-    """
+    """The window events with which Kineto ends a file, found by their position from the end; empty if the source file lacks them."""
     stop_ns = trace.run_info.stop_ns
     if not trace.run_info.engine or WINDOW in trace.run_info.not_recorded or stop_ns is None:
         return []
@@ -492,7 +483,7 @@ def _events(
 
 
 def _module_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
-    """Return which one of its class each module is, as the names of its calls say; -1 for modules without calls."""
+    """The number of each module among those of its class, as in the names of its calls; -1 for modules without calls."""
     numbers = np.full(len(trace.columns("modules")), -1, np.int64)
     columns = spans.columns
     calls = np.flatnonzero((columns["kind"] == SpanKind.MODULE) & (columns["module"] >= 0))
@@ -503,9 +494,9 @@ def _module_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
 
 
 def _stream_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
-    """Return the number to write for work on each stream, `_NO_NUMBER` where arguments of the source file have one.
+    """The number to write for work on each stream, `_NO_NUMBER` where the source file's arguments have one.
 
-    If they have one for most of a device's work, the tracks of that device are not streams.
+    If they have one for most of a device's work, its tracks are not streams.
     """
     streams = trace.columns("streams")
     numbers: Rows = streams["number"].astype(np.int64)
@@ -524,7 +515,6 @@ def _stream_numbers(trace: TraceData, spans: ShownSpans) -> Rows:
 
 
 def _of_spans(trace: TraceData, spans: ShownSpans, table: str) -> dict[str, NDArray[Any]] | None:
-    """Return the columns of a table about some spans, sorted by span; None if the table is empty."""
     columns = trace.columns(table)
     if len(columns) == 0:
         return None
@@ -534,7 +524,7 @@ def _of_spans(trace: TraceData, spans: ShownSpans, table: str) -> dict[str, NDAr
 
 
 def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
-    """Return memory events in Kineto's form: freed bytes are negative, and each event has the allocator's totals."""
+    """Memory events in Kineto's form: freed bytes are negative, and each has the allocator's totals; None without any."""
     blocks = trace.columns("allocations")
     if len(blocks) == 0:
         return None
@@ -563,7 +553,6 @@ def _allocations(trace: TraceData) -> dict[str, NDArray[Any]] | None:
 
 
 def _counters(trace: TraceData) -> tuple[dict[str, NDArray[Any]] | None, list[str], NDArray[np.int32]]:
-    """Return the samples, and the names and rows of `processes` of the counters."""
     counters = trace.columns("counters")
     if len(counters) == 0:
         return None, [], np.zeros(0, np.int32)

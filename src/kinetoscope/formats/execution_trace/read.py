@@ -66,7 +66,6 @@ def _tensors(side: object) -> Iterator[tuple[int, tuple[Any, ...]]]:
 
 
 def _entry(values: object, index: int) -> Any:
-    """Return an entry of a parallel list, which may be missing or too short."""
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 
@@ -83,7 +82,6 @@ def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[A
 
 
 def _split_types(text: str) -> list[str]:
-    """Split the element types of a list at the commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for index, char in enumerate(text):
         depth += (char in "[(") - (char in "])")
@@ -194,7 +192,6 @@ def _document(path: str | os.PathLike[str]) -> Any:
 
 
 def _split(path: str | os.PathLike[str], document: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the other keys and the nodes of an execution trace; raise FormatError for other JSON."""
     if isinstance(document, dict) and "traceEvents" in document:
         raise FormatError(f"{path}: a Chrome trace, not an execution trace")
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
@@ -243,7 +240,6 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(side: object, name: str) -> str | None:
-    """Return the values, shapes, types or strides of one side of a node as JSON."""
     if not isinstance(side, dict) or name not in side:
         return None
     return json.dumps(side[name], separators=(",", ":"), ensure_ascii=False)
@@ -405,7 +401,6 @@ def _without_rows(table: Table) -> ArrowTable:
 def _execution_trace(
     trace: TraceData, execution_trace: str | os.PathLike[str] | ExecutionTrace | None
 ) -> ExecutionTrace | None:
-    """Return the execution trace that was passed, or the one in the trace's metadata; None if there is none."""
     if isinstance(execution_trace, ExecutionTrace):
         return execution_trace
     if execution_trace is not None:

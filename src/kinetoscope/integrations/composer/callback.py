@@ -487,13 +487,11 @@ class BatchRecorder:
         self._step(wanted, int(state.timestamp.batch))
 
     def _finish(self) -> None:
-        """End the recording; it is saved if it contains a batch."""
         self.session.current_action = SessionAction.RECORD_AND_SAVE
         self._step(_NONE, self.session.step_num + 1)
         self._timestamp = None
 
     def _step(self, wanted: SessionAction, batch: int) -> None:
-        """Move the session on to the step of a batch, which has the number of the batch."""
         self._wanted, self._stepped = wanted, True
         self.session.step_num = batch - 1
         self.session.step()
@@ -641,7 +639,6 @@ class TorchProfiler(Callback):
         self._batches = batches
 
     def _begin_flight(self, state: Any, logger: Any) -> None:
-        """Begin to follow a run, and leave it on if that is wanted."""
         self.state = state
         self._destinations = getattr(logger, "destinations", ())
         self._flight.end()
@@ -650,13 +647,13 @@ class TorchProfiler(Callback):
             self._tracker_log.log_incidents(self._loggers)
 
     def _step_may_begin(self, state: Any) -> None:
-        """A step begins with the wait for its batch, or with the batch if nobody has announced it."""
+        """A step begins with the wait for its batch, or with the batch if no wait was reported."""
         length = batches_of_epoch(state)
         if not self._flight.step_is_open and (length is None or int(state.timestamp.batch_in_epoch) < length):
             self._flight.open_step(int(state.timestamp.batch))
 
     def _step_ends(self, loss: Any = None) -> None:
-        """A step has ended, or a wait in vain; an evaluation or a checkpoint may follow."""
+        """End a step, or a wait that found no batch; an evaluation or a checkpoint may follow."""
         if self._flight.step_is_open:
             for scalar in loss if isinstance(loss, (list, tuple)) else [loss]:
                 self._flight.note_loss(scalar)
@@ -797,7 +794,7 @@ class TorchProfiler(Callback):
         self._carefully(lambda batches: batches.batch_may_begin(self.state, surely=True))
 
     def _carefully(self, do: Callable[[BatchRecorder], object]) -> None:
-        """Call a function; a failure ends profiling for this run, but not training."""
+        """Call a function; if it fails, profiling ends for this run, but training goes on."""
         batches = self._batches
         if batches is None:
             return
@@ -810,7 +807,6 @@ class TorchProfiler(Callback):
                 batches.abandon()
 
     def _save(self, session: profile, timestamp: Any) -> None:
-        """Write a trace; a failure loses this trace only."""
         session.add_metadata_json("global_rank", json.dumps(Ranks.of_this_process().rank))
         try:
             profiler = getattr(self.state, "profiler", None)
@@ -828,7 +824,6 @@ class TorchProfiler(Callback):
         return list(self._destinations)
 
     def _log_tables(self, batches: BatchRecorder) -> None:
-        """Log which operators took most time and memory in the last recording."""
         session = batches.session
         if not session.cycles or not _log.isEnabledFor(logging.INFO):
             return
@@ -843,7 +838,6 @@ class TorchProfiler(Callback):
         return any(activity != ProfilerActivity.CPU for activity in activities)
 
     def _look_for_another(self, state: Any) -> None:
-        """Raise an error if Composer's own TorchProfiler writes to the same folder."""
         for other in getattr(state, "callbacks", ()):
             if type(other).__name__ != "TorchProfiler" or isinstance(other, TorchProfiler):
                 continue

@@ -182,7 +182,7 @@ class NameTemplate:
 
 
 def _variables(text: str) -> Iterator[str]:
-    """The variables of a name, with those that formats take numbers from: `{batch:0{rank}d}`."""
+    """The variables of a name, also those inside format specifications, as in `{batch:0{rank}d}`."""
     for _, name, form, _ in string.Formatter().parse(text):
         if name is not None:
             yield name
@@ -238,7 +238,6 @@ def is_url(name: str) -> bool:
 
 
 def _check_url(what: str, url: str) -> None:
-    """Check that the protocol of a URL is supported, long before there is something to upload."""
     protocol = url.partition("://")[0]
     try:
         import fsspec
@@ -345,7 +344,7 @@ class UploadQueue:
         thread.start()
 
     def _try(self, send: Callable[..., object], path: Path, name: str, save: _Save) -> None:
-        """Upload with retries; the last failure is stored for `warn`."""
+        """Upload with retries; `warn` reports the last failure."""
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
                 send(path, name, overwrite=self._overwrite or name in self._own)
@@ -500,7 +499,7 @@ class TraceFiles:
         return folder
 
     def _has_place(self, what: str) -> bool:
-        """Whether there is a name, and a place for the file: a plain name to upload under needs a logger."""
+        """Whether a file has a name and a destination: a plain upload name needs a logger."""
         name = self._names.get(what)
         return name is not None and ("remote" not in what or is_url(name.text) or self._logger is not None)
 
@@ -561,7 +560,6 @@ class TraceFiles:
         self._uploads.wait()
 
     def _path(self, what: str, timestamp: Any, rank: int) -> Path:
-        """The local path of a file, of this rank or another."""
         ranks = self.ranks.other(rank)
         folder = self.folder_template.filled_in(self._run_name, ranks)
         return Path(folder, self._names[what].filled_in(self._run_name, ranks, timestamp))
@@ -598,7 +596,6 @@ class TraceFiles:
                 self._uploads.note(f"the old trace {path} could not be deleted: {error}")
 
     def _warn_of_strange_names(self) -> None:
-        """Warn of settings that are valid but probably a mistake."""
         name = self._names["filename"]
         if self.ranks.local_world_size > 1 and not (self.folder_template.used | name.used) & {
             "rank",
@@ -619,7 +616,6 @@ FILE_ARGUMENTS = tuple(inspect.signature(TraceFiles).parameters)
 
 
 def _check_place(what: str, text: str) -> None:
-    """Raise unless the name of a file has a suffix that names a format, and the protocol of a URL is supported."""
     if "remote" in what:
         if is_url(text):
             _check_url(what, text)
@@ -633,12 +629,10 @@ def _check_place(what: str, text: str) -> None:
 
 
 def _gzipped(name: Any) -> Any:
-    """A name that ends in `.gz`."""
     return f"{name}.gz" if isinstance(name, str) and not name.endswith(".gz") else name
 
 
 def _first_file(folder: Path) -> Path | None:
-    """A file in a folder or below it, None if there is none; hidden ones do not count."""
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):

@@ -53,7 +53,7 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _address_of(storage: torch.UntypedStorage) -> int:
-    """Where a storage lies; 0 for one without memory. Fake tensors name a device that only their storage denies."""
+    """The address of a storage; 0 without memory. Only the storage of a fake tensor says that it is on `meta`."""
     try:
         return 0 if storage.device.type == "meta" else storage.data_ptr()
     except RuntimeError:
@@ -61,7 +61,7 @@ def _address_of(storage: torch.UntypedStorage) -> int:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """Where a tensor's elements begin and end in its storage, and their bytes."""
+    """Begin and end of a tensor's elements in its storage, and their size in bytes."""
     if tensor.is_nested:
         size = tensor.untyped_storage().nbytes()
         return 0, size, size
@@ -76,7 +76,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _covered(extents: Iterable[tuple[int, int, int]]) -> int:
-    """The bytes from the beginnings to the ends, those that several have once."""
+    """The bytes covered by extents, counting overlaps once."""
     covered = reached = 0
     for start, end, _ in sorted(extents):
         covered += max(0, end - max(start, reached))
@@ -164,7 +164,6 @@ def tensors_in(data: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(thing: Any) -> Collection[Any] | None:
-    """The elements of a container; None for other objects."""
     # The class of torch_sparse, which is no tensor.
     if type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None)):
         return [part for part in thing.csr() if part is not None]
@@ -336,7 +335,6 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
 
 
 def _held_on(kind: str | None, number: int | None) -> int:
-    """The bytes of all living tensors on the devices of a kind, a number, or both."""
     living, _ = live_objects((torch.Tensor,))
     with torch._C.DisableTorchFunctionSubclass():
         on_it = [

@@ -212,7 +212,7 @@ def _measured(
 
 
 def _detached(arguments: Any, requires_grad: bool) -> Any:
-    """The same arguments with tensors that begin a graph of their own."""
+    """The same arguments with tensors detached from their graph."""
 
     def detached(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex()):
@@ -223,7 +223,7 @@ def _detached(arguments: Any, requires_grad: bool) -> Any:
 
 
 def _target(result: Any, name: str) -> torch.Tensor:
-    """What backward begins from: the result, or the sum of the sums of the tensors in it."""
+    """The tensor to call backward on: the result, or the sum of all tensors in it."""
     if isinstance(result, torch.Tensor):
         tensors = [result]
     else:
@@ -238,7 +238,7 @@ def _target(result: Any, name: str) -> torch.Tensor:
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    """Lines as `psql` draws them, with columns at least two characters wider than their names."""
+    """A table as `psql` draws it, with columns at least two characters wider than their names."""
     widths = [max([len(name) + 2, *(len(row[column]) for row in rows)]) for column, name in enumerate(header)]
 
     def line(cells: list[str]) -> str:
@@ -458,7 +458,6 @@ def resident_peak_of_life() -> int:
 
 
 def _warn(error: Exception) -> None:
-    """Warn once for each call site that the number will be missing."""
     warn_user(
         f"profileit('cpu') cannot measure how much memory torch allocated, so max_allocated_cpu is NaN: {error}"
     )
@@ -523,7 +522,6 @@ def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, An
 
 
 def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R, GPUStats]:
-    """Call it between two events of the device."""
     if kind == "xpu":
         need_xpu("profileit('xpu')")
     else:
@@ -548,7 +546,6 @@ def _on_an_accelerator(run: Callable[[], R], kind: str, number: int) -> tuple[R,
 
 
 def _number(kind: str, arguments: list[Any], model: torch.nn.Module) -> int:
-    """The number of the device of this kind on which the first of the tensors lies that lies on one."""
     devices: set[str] = set()
     for tensor in _tensors(arguments, model):
         if tensor.device.type == kind:

@@ -101,7 +101,6 @@ def checked_columns(csv_data: Any) -> None:
 
 
 def _percent(part: float, total: float) -> float:
-    """A share in per cent; 0 of nothing."""
     return round(part * 100.0 / total, 3) if total else 0.0
 
 
@@ -208,7 +207,6 @@ def rename_profile_file(*args: object) -> None:
 
 
 def _longest_by(averages: Any) -> str:
-    """By which time to sort: of the device where there is any, else of the host."""
     device = "self_device_time_total"
     return device if any(getattr(row, device, 0) > 0 for row in averages) else "self_cpu_time_total"
 
@@ -262,7 +260,7 @@ _open_ranges = 0
 
 @contextmanager
 def _range(text: str) -> Iterator[None]:
-    """A range of NVTX, or of a recording where there is no CUDA. CUDA's profiler is on while one is open in any thread."""
+    """An NVTX range, or a recorded one without CUDA; CUDA's profiler is on while any thread has one open."""
     global _open_ranges
     if not torch.cuda.is_available():
         with torch.profiler.record_function(text):

@@ -147,7 +147,6 @@ def _limits(marks: list[pytest.Mark]) -> Limits:
 
 
 def _refused(problem: str, items: list[pytest.Item]) -> str:
-    """One line on what is wrong with the markers of some tests, with the place of the first of them."""
     file, line, name = items[0].location
     location = file if line is None else f"{file}:{line + 1}"
     more = f" (and {len(items) - 1:,} more)" if len(items) > 1 else ""
@@ -155,7 +154,7 @@ def _refused(problem: str, items: list[pytest.Item]) -> str:
 
 
 def _judged(item: pytest.Item, recording: RecordedTest, limits: Limits) -> str:
-    """Return what exceeded which limit and where, or an empty text; what was measured goes into the test's report."""
+    """Which limit was exceeded and where, or an empty text; adds the measurements to the test's report."""
     from kinetoscope.comparison.verdict import judge
 
     try:
@@ -178,7 +177,6 @@ def _judged(item: pytest.Item, recording: RecordedTest, limits: Limits) -> str:
 
 
 def _tell_of_failed(item: pytest.Item, recording: RecordedTest, limits: Limits) -> None:
-    """Add to the report of a failed test which limits it exceeded until then, and where its trace is."""
     try:
         exceeded = _judged(item, recording, limits)
     except pytest.fail.Exception as failure:
@@ -189,7 +187,7 @@ def _tell_of_failed(item: pytest.Item, recording: RecordedTest, limits: Limits) 
 
 
 def _keep(item: pytest.Item, recording: RecordedTest, *, failed: bool) -> Path | None:
-    """Save the trace where that is wanted, and forget that of an earlier run where it is not; None where not saved."""
+    """Save the trace if it is to be kept; otherwise remove an earlier run's and return None."""
     keep = item.config.getoption("--kinetoscope-keep") or item.config.getini("kinetoscope_keep")
     wanted = keep == "all" or (keep == "failed" and failed)
     try:
@@ -205,7 +203,6 @@ def _keep(item: pytest.Item, recording: RecordedTest, *, failed: bool) -> Path |
 
 
 def _folder(config: pytest.Config, *, make: bool) -> Path:
-    """Where traces are kept, the same for all workers of a run."""
     folder: Path
     named = config.getoption("--kinetoscope-dir") or config.getini("kinetoscope_dir")
     if named:
@@ -222,7 +219,7 @@ def _folder(config: pytest.Config, *, make: bool) -> Path:
 
 
 def _file_name(nodeid: str) -> str:
-    """A name that a file can have, of which two tests never have the same."""
+    """A valid file name that is unique to the test."""
     file, _, name = nodeid.partition("::")
     short = f"{file.rpartition('/')[2]}-{name}"
     readable = re.sub(r"[^\w.=-]+", "-", short, flags=re.ASCII).strip("-")[:100]
@@ -230,7 +227,6 @@ def _file_name(nodeid: str) -> str:
 
 
 def _where_kept(item: pytest.Item, path: Path | None) -> list[str]:
-    """One line on where the trace is, as short as it can be copied from the terminal."""
     if path is None:
         return []
     near = os.path.relpath(path, item.config.invocation_params.dir)

@@ -135,13 +135,11 @@ def opened(source: object) -> tuple[Trace, dict[str, Any], str]:
 
 
 def _incident_facts(path: Path) -> dict[str, Any]:
-    """What `leave_on` wrote beside a recording about its incident, and where that is; empty if it is none."""
     facts = rank_facts(path) if path.suffix == SUFFIX else {}
     return {**facts, "path": str(path)} if facts else {}
 
 
 def _name_of(trace: Trace, facts: Mapping[str, Any]) -> str:
-    """The name of a trace: of its incident, file or program."""
     if facts:
         return f"{Path(facts['path']).parent.name}-rank{facts.get('rank', 0)}"
     # A session's recording has a name that says nothing.
@@ -228,7 +226,6 @@ def _table(table: ArrowTable, columns: tuple[str, ...]) -> ArrowTable:
 
 
 def _summary(name: str, report: Report) -> str:
-    """The step time, the findings, and how far a step is from its floor, as Markdown."""
     blocks: list[Block] = [Heading(name)]
     if report.unit.repeats and report.count:
         count = units.count(report.count, report.unit.noun)

@@ -69,7 +69,6 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
 
 
 def _explanation(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what the difference of a step is spent on; None where steps do not differ, or no account was made of them."""
     explanation = comparison.explanation
     if explanation is None or not comparison.differs:
         return None

@@ -32,11 +32,7 @@ def blocks(trace: Trace, query: Query) -> Limited:
 
 
 def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, Any]:
-    """The options that a request has: texts, and numbers by the names that the function gives them.
-
-    Raises:
-        ArgumentError: One of the numbers is none.
-    """
+    """The options of a request, with `numbers` converted; ArgumentError if one is not a number."""
     options: dict[str, Any] = {name: query[name] for name in ("device", *texts) if name in query}
     return options | {name: number(query, option) for option, name in numbers.items() if option in query}
 
@@ -44,7 +40,6 @@ def _options(query: Query, numbers: dict[str, str], *texts: str) -> dict[str, An
 def _route(
     rows_of: Callable[..., pyarrow.Table], numbers: dict[str, str], *texts: str
 ) -> Callable[[Trace, Query], Answer]:
-    """The route that responds with the rows of a function, which gets the options of the request."""
     return lambda trace, query: rows_of(trace, **_options(query, numbers, *texts))
 
 

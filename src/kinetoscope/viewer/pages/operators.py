@@ -64,7 +64,6 @@ def reported_kernels(trace: Trace) -> list[tuple[str, dict[str, str]]]:
 
 
 def _details(name: str, kind: str) -> list[tuple[str, dict[str, str]]]:
-    """The requests of a page when a row of this name and kind is selected."""
     row = {"name": name, "kind": kind}
     calls = ("instances", row | {"limit": str(_MOST_REPORTED_CALLS)})
     return [("chosen", row), ("histogram", row), calls]

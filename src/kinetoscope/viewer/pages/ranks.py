@@ -227,7 +227,6 @@ def _source(job: Job, row: int) -> str:
 
 
 def _has_trace(job: Job, row: int) -> bool:
-    """Whether the trace of a rank exists, as far as that can be told without opening it."""
     source = str(job.summaries["source"][row].as_py() or "")
     return bool(source) and ("://" in source or Path(os.path.expanduser(source)).exists())
 

@@ -242,7 +242,6 @@ def _links_table(trace: Trace, items: Items) -> tuple[list[list[Any]], pa.Table]
 
 
 def _stack_tables(trace: Trace) -> tuple[pa.Table, pa.Table]:
-    """Build the tree of Python stacks, parents first, and the table of their frames' texts."""
     tree = trace.columns("stacks")
     above, rows = tree["parent"], np.arange(len(tree))
     # A parent that does not come first would be a cycle, which only damaged files have.
@@ -257,8 +256,7 @@ def _planes(
     known: Mask | None = None,
     about: Mapping[str, str] | None = None,
 ) -> list[Column]:
-    """Split integers into columns of bytes: all lowest bytes, all second ones and so on, which compress better than whole
-    integers.
+    """Split integers into byte columns, lowest bytes first, which compress better than whole integers.
 
     Null is encoded as 0, a number n >= 0 as 2 n + 1, and a negative one as -2 n.
     """
@@ -429,7 +427,6 @@ def job_page(job: Job, name: str) -> str:
 
 
 def _page_with(carried: Parts, name: str, **more: Any) -> str:
-    """Build the HTML of a report: the viewer's page with the data, and a directory of it."""
     from kinetoscope._version import __version__
 
     directory: dict[str, Any] = {
@@ -518,7 +515,6 @@ def _add_responses(trace: Trace, pages: Sequence[str], before_ns: int | None, ca
 
 
 def _add_timeline(trace: Trace, items: Items, carried: Parts) -> dict[str, Any]:
-    """Add the items of the timeline, their details and the counters; return their directory for the page."""
     counts, links_table = _links_table(trace, items)
     stacks_table, frames = _stack_tables(trace)
     tables = {

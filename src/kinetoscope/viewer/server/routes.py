@@ -133,7 +133,6 @@ MOST_STEPS = 2000
 
 
 def _steps(trace: Trace, query: Query) -> list[list[int]]:
-    """Respond to `steps`: the number of each step, its earliest start and its latest end on any process."""
     columns = trace.columns("steps")
     numbers, row_of_number = np.unique(columns["number"], return_inverse=True)
     steps = Groups(row_of_number, len(numbers))
@@ -143,12 +142,9 @@ def _steps(trace: Trace, query: Query) -> list[list[int]]:
 
 
 def _answer_part(trace: Trace, path: str, query: Query) -> Answer:
-    """Respond to a request about the part that its option `part` selects: start and end in nanoseconds, such as `1000-2000`.
+    """Answer a request about one part of the trace, selected by the option `part`: start and end in nanoseconds, such as `1000-2000`.
 
-    Rows of `spans` and the times of calls are those of the whole trace; other times count from the start of the part.
-
-    Raises:
-        ArgumentError: The part is not a range within the trace, or the path does not support parts.
+    Rows of `spans` and start times refer to the whole trace; other times count from the start of the part.
     """
     text = query["part"]
     if path not in PARTIAL:
@@ -163,7 +159,7 @@ def _answer_part(trace: Trace, path: str, query: Query) -> Answer:
 
 
 def _window(trace: Trace, text: str) -> tuple[Trace, Rows, int]:
-    """Cut out a part; return it as a trace, the row of each of its spans in the whole, and its start. The last one is cached."""
+    """Cut out a part: the trace, each span's row in the whole trace, and the start in nanoseconds. The last one is cached."""
     first, _, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last) < 2**62):
         raise ArgumentError(
@@ -183,7 +179,6 @@ def _window(trace: Trace, text: str) -> tuple[Trace, Rows, int]:
 
 
 def _of_whole(table: pa.Table, rows: Rows, start_ns: int) -> pa.Table:
-    """Convert rows of spans and start times in a table of a part to those of the whole trace."""
     for index, column in enumerate(table.schema):
         if (column.metadata or {}).get(b"unit") == b"row of spans":
             of_trace = pc.take(number_array(rows), table[column.name].cast(pa.int64())).cast(column.type)

@@ -111,7 +111,7 @@ class Viewer:
         return number
 
     def _opened(self, path: str) -> int:
-        """Show a trace; return its number, which is the existing one if the trace is open already."""
+        """Open a trace in the viewer; return its number, the existing one if it is open already."""
         for number, source in enumerate(self._given):
             if source.path == path:
                 return number

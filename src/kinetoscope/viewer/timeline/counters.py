@@ -103,7 +103,6 @@ def _extremes(counter: Counter, pixels: NDArray[np.int64]) -> pa.Table:
 
 
 def _memory(trace: Trace) -> list[Counter]:
-    """Return counters of live bytes of each device, at each allocation and free, and of its allocator."""
     allocations = trace.columns("allocations")
     if len(allocations) == 0:
         return []

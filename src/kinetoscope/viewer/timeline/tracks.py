@@ -157,7 +157,6 @@ def _step_tracks(trace: Trace) -> list[Track]:
 
 
 def _compile_tracks(trace: Trace, process: NDArray[np.int32]) -> list[Track]:
-    """Return tracks of torch.compile, one for each thread: compilations, and their phases in the row below."""
     phases, spans = compile_phases(trace), trace.columns("spans")
     start, duration = spans["start_ns"][phases.span], np.maximum(spans["duration_ns"][phases.span], 0)
     labels = (np.arange(len(phases.span), dtype=np.int32), phases.text, SpanKind.USER_ANNOTATION)
@@ -314,10 +313,7 @@ def _operators(
 
 
 def _functions(trace: Trace) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], list[str]]:
-    """Return for each span its innermost call, the call tree, and the names of its nodes.
-
-    A call is identified by the line of its caller, its function and its file; different lines in the function are the same call.
-    """
+    """For each span its innermost call, the call tree, and the names of its nodes. A call is identified by its caller's line, function and file."""
     stacks, frames = trace.columns("stacks"), trace.columns("frames")
     tree = shown_frames(trace)
     rows = np.flatnonzero(tree.row[:-1] == np.arange(len(stacks)))
