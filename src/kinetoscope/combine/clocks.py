@@ -1,7 +1,7 @@
-"""The clocks of many recordings on one axis: what their meetings prove about the differences of all clocks at once.
+"""Puts the clocks of many recordings on one axis, by the barriers and collectives ("meetings") at which they were together.
 
-The difference of two clocks is a straight line. A meeting is a moment before which nobody leaves and after which nobody enters, so each clock
-that was there bounds when it was, and what bounds a meeting bounds all clocks that were there.
+The difference of two clocks is taken as a straight line. Nobody leaves a meeting before all have entered it, so each clock that was there bounds
+its time, and these bounds hold for all clocks that were there.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from kinetoscope.model.rows import Mask, Rows, ends_run, mask_of
 Times = Rows
 Values = NDArray[np.float64]
 
-# No two clocks of computers run further apart: crystals are off by up to 50 parts in a million, and a system that follows
-# the time of a network bends its clock by at most 500.
+# The largest drift between two clocks: crystals are off by up to 50 ppm, and NTP adjusts a clock by at most 500 ppm.
 MOST_DRIFT = 1e-3
-# And nearly none further than this.
+# Nearly all clocks drift less than this.
 _WORKING_DRIFT = 1e-4
-# What tells a drift from chance where it is estimated: how far clocks usually run apart, in parts, how far apart from each
-# other guesses are at least, and how many of them at most are taken for independent, for a busy machine is late many times.
+# To tell a drift from noise: the usual drift, the least spread of guesses, and how many of them count as independent, because a busy
+# machine delays many at once.
 _USUAL_DRIFT, _LEAST_SPREAD_NS, _INDEPENDENT = 2e-5, 5e3, 20
-# A line is found from so many guesses: more of a thousand ranks would cost time and change nothing.
+# More guesses, as of a thousand ranks, would cost time and change nothing.
 _MOST_GUESSES = 100
-# An interval of 0.001 has shrunk below a nanosecond in an hour.
+# Golden-section search: after so many rounds an interval of 0.001 is a drift below a nanosecond per hour.
 _ROUNDS, _GOLDEN = 48, (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of the difference `d(t)` between two clocks: what has to be added to the time of one to get that of the other.
+    """Limits of the difference `d(t)` between two clocks, which is added to the time of one to get that of the other.
 
     Attributes:
         above_at_ns: Moments of the clock.
@@ -52,17 +51,17 @@ class Bounds:
     below_ns: Times
 
     def relaxed(self, error_ns: int) -> Bounds:
-        """The same, each bound further away by what the readings may be off."""
+        """These bounds, each moved outwards by an error of the readings."""
         return Bounds(self.above_at_ns, self.above_ns - error_ns, self.below_at_ns, self.below_ns + error_ns)
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What the difference probably is at some moments; each may be off by any time.
+    """Estimates of the difference at some moments; each may be off by any amount.
 
     Attributes:
         at_ns: Moments of the clock.
-        guess_ns: `d` is about this at each of them.
+        guess_ns: Estimates of `d` at these moments.
     """
 
     at_ns: Times
@@ -70,10 +69,10 @@ class Guesses:
 
 
 class _Possible:
-    """All lines within some bounds whose drift is small enough: a convex polygon in the plane of drift and difference at the origin."""
+    """All lines within bounds and `MOST_DRIFT`: a convex polygon in the plane of drift and difference at the origin."""
 
     def __init__(self, bounds: Bounds, origin_ns: int) -> None:
-        """Moments are counted from `origin_ns`; bounds that contradict each other are moved apart until one line keeps to all."""
+        """Count moments from `origin_ns`; relax contradictory bounds until one line satisfies all of them."""
         # Near 0, where a double counts single nanoseconds.
         self.origin_ns, self.base_ns = origin_ns, int(bounds.above_ns.max())
         low, low_at = _near(bounds.above_ns, self.base_ns), _near(bounds.above_at_ns, origin_ns)
@@ -88,7 +87,7 @@ class _Possible:
         highest = (high - drifts[:, None] * high_at).min(axis=1)
         room = highest - lowest
         best = int(np.argmax(room))
-        # Less than half a nanosecond is what was rounded here.
+        # Less than half a nanosecond is rounding.
         self.violated_ns = max(0, math.ceil(-room[best] / 2 - 0.5))
         room += 2 * self.violated_ns
         room[best] = max(room[best], 0.0)
@@ -108,7 +107,7 @@ class _Possible:
         )
 
     def range_at(self, at_ns: Times, most_drift: float = math.inf) -> tuple[Values, Values]:
-        """Between what the difference lies at some moments, from `base_ns`, for drifts up to `most_drift` where there are such."""
+        """The range of the difference at some moments, relative to `base_ns`, for drifts up to `most_drift` if any line has one."""
         least, most = max(self.least, -most_drift), min(self.most, most_drift)
         if least > most:
             least, most = self.least, self.most
@@ -124,9 +123,9 @@ class ClockLine:
 
     Attributes:
         offset_ns: The difference at 0.
-        drift: How it changes, in nanoseconds for each.
-        violated_ns: By how much the bounds contradict each other: 0 where some line keeps to all. Where it is above 0 they
-            were all moved away by that much, and errors hold for those.
+        drift: Its change per nanosecond.
+        violated_ns: How much the bounds contradict each other; 0 if a line satisfies all. Above 0, all bounds were relaxed by
+            it, and errors refer to the relaxed ones.
     """
 
     offset_ns: float
@@ -135,14 +134,14 @@ class ClockLine:
     _possible: _Possible | None = field(repr=False, compare=False, default=None)
 
     def error_ns(self, begin_ns: int, end_ns: int) -> int:
-        """No line within all bounds is further away than this at any moment between the two."""
+        """The largest distance to any other line within the bounds, at any moment between the two."""
         if self._possible is None:
             return 0
-        # How far the farthest line is away is a convex function of time, and largest at an end.
+        # The distance is a convex function of time, so it is largest at an end.
         ends = np.array([begin_ns, end_ns], dtype=np.int64)
         low, high = self._possible.range_at(ends)
         here = self.offset_ns - self._possible.base_ns + self.drift * ends
-        # One nanosecond more for the rounding of what is computed here, and one for that of what is moved by it.
+        # One nanosecond for rounding here, and one for rounding the times that are moved by it.
         return math.ceil(max(0.0, float((high - here).max()), float((here - low).max()))) + 2
 
 
@@ -151,23 +150,21 @@ OWN_CLOCK = ClockLine(0.0, 0.0, 0)
 
 
 def fit(bounds: Bounds, begin_ns: int, end_ns: int, guesses: Guesses | None = None) -> ClockLine | None:
-    """A line that keeps to the bounds: the likeliest by the guesses, or without these the one in the middle.
+    """Fit a line within the bounds: the likeliest by the guesses or, without guesses, the one in the middle.
 
-    The difference of two clocks is taken for a straight line whose drift is at most `MOST_DRIFT`; then it is among those that
-    keep to the bounds, and `ClockLine.error_ns` says how far the farthest of these is away. The line in the middle is half-way
-    between the highest and the lowest of them at both moments, of those only that clocks in order can have where there are
-    such. With guesses that are closer to each other than the bounds are,
-    it is the line, of those that keep to the bounds, that the guesses are the least away from in sum (which single bad ones
-    do not move), where a drift has to be worth it: clocks that run apart by parts in 100,000 are usual, by more are not.
+    The true line, with a drift of at most `MOST_DRIFT`, is one of those within the bounds; `ClockLine.error_ns` is the distance to the
+    farthest of them. The middle line is half-way between the highest and the lowest one at both moments, of those with a usual drift if
+    there are any. If the guesses are closer to each other than the bounds, it is the line with the smallest sum of distances to them, which
+    single bad guesses do not move, with a penalty for drifts above 1 in 100,000.
 
     Args:
         bounds: The limits of the difference.
-        begin_ns: Where the line is wanted from, of the clock.
-        end_ns: And to where.
-        guesses: What the difference probably is.
+        begin_ns: Where the line begins, by the clock.
+        end_ns: Where it ends.
+        guesses: Estimates of the difference.
 
     Returns:
-        The line; None where nothing bounds it on one of its sides.
+        The line; None if a side has no bound.
     """
     if len(bounds.above_ns) == 0 or len(bounds.below_ns) == 0:
         return None
@@ -243,12 +240,12 @@ def _upper_hull(moments: Values, value: Values, owner: Rows | None = None) -> Ro
     """The corners of the upper convex hull of each owner's points, in order of owner and moment."""
     whose = np.zeros(len(moments), dtype=np.int64) if owner is None else owner
     order = np.lexsort((value, moments, whose))
-    # Of those at one moment the highest.
+    # The highest of each moment.
     rows = order[ends_run(whose[order], moments[order])]
     while len(rows) > 2:
         x, y, who = moments[rows], value[rows], whose[rows]
         below = (y[1:-1] - y[:-2]) * (x[2:] - x[:-2]) <= (y[2:] - y[:-2]) * (x[1:-1] - x[:-2])
-        # What lies below a line between two others is no corner, even if one of these is none either.
+        # A point below a line between two others is no corner, even if one of these is no corner either.
         below &= who[2:] == who[:-2]
         if not below.any():
             break
@@ -256,21 +253,21 @@ def _upper_hull(moments: Values, value: Values, owner: Rows | None = None) -> Ro
     return np.asarray(rows)
 
 
-# Bounds become tighter by ever less; what they still gain then is not worth another round.
+# Smaller gains are not worth another round.
 _LEAST_GAIN, _LEAST_GAIN_NS = 0.02, 10
 _UNKNOWN_LOW, _UNKNOWN_HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """Who was at which meeting, one row for each: clocks and meetings by their numbers, times on the axis of the clock.
+    """Which clock was at which meeting, one row each, with times on the axis of the clock.
 
     Attributes:
-        clock: Whose visit it is.
-        meeting: The meeting.
-        entered_ns: The latest moment by which it could not have left.
-        left_ns: The earliest moment at which it had left.
-        together: Whether those that were there usually leave it at one moment.
+        clock: The number of the clock.
+        meeting: The number of the meeting.
+        entered_ns: The latest moment at which it had certainly not left.
+        left_ns: The earliest moment at which it had certainly left.
+        together: Whether all usually leave the meeting at the same moment.
     """
 
     clock: Rows
@@ -281,7 +278,7 @@ class Visits:
 
 
 class _Solver:
-    """Bounds of the moments of meetings, on the axis of the reference, and what follows from them for the clocks."""
+    """Bounds on the times of meetings, on the axis of the reference, and the lines of clocks that follow from them."""
 
     def __init__(self, visits: Visits, begin_ns: Times, end_ns: Times, reference: int) -> None:
         order = np.argsort(visits.clock, kind="stable")
@@ -293,7 +290,7 @@ class _Solver:
         meetings = int(self.meeting.max(initial=-1)) + 1
         self.low = np.full(meetings, _UNKNOWN_LOW)
         self.high = np.full(meetings, _UNKNOWN_HIGH)
-        # Clocks in the order in which they were reached, those of one round together.
+        # Clocks by the round in which they were reached.
         self.reached: list[list[int]] = [[reference]]
         self.contradicted_ns = np.zeros(len(begin_ns), dtype=np.int64)
         reference_rows = slice(self.first[reference], self.first[reference + 1])
@@ -302,7 +299,7 @@ class _Solver:
         self.reference = reference
 
     def bounds(self, clocks: Mask) -> dict[int, Bounds]:
-        """The bounds of some clocks from their meetings, for those with bounds on both sides."""
+        """The bounds of some clocks from their meetings; clocks without bounds on both sides are left out."""
         rows = np.flatnonzero(clocks[self.clock])
         sides = []
         for limit, unknown, moments_ns, sign in (
@@ -345,7 +342,7 @@ class _Solver:
         for clock, bounds in of_clocks.items():
             clock_rows = slice(self.first[clock], self.first[clock + 1])
             possible = _Possible(bounds, int(self.begin_ns[clock] + self.end_ns[clock]) // 2)
-            # A clock that contradicts the others says nothing about them.
+            # A clock that contradicts the others does not bound them.
             if possible.violated_ns == 0:
                 rows.append(np.arange(clock_rows.start, clock_rows.stop))
                 entered, left = self.entered_ns[clock_rows], self.left_ns[clock_rows]
@@ -375,14 +372,14 @@ class _Solver:
         return np.asarray(gained)
 
     def lines(self) -> list[ClockLine | None]:
-        """The line of each clock that meetings tie to the reference."""
+        """The line of each clock; None if meetings do not connect it to the reference."""
         self._tighten()
         lines: list[ClockLine | None] = [None] * len(self.begin_ns)
         lines[self.reference] = OWN_CLOCK
         reached = mask_of([clock for group in self.reached for clock in group], len(lines))
         reached[self.reference] = False
         of_clocks = self.bounds(reached)
-        # When those that were reached before left each meeting, on the axis of the reference.
+        # When earlier clocks left each meeting, on the axis of the reference.
         left_ns = np.full(len(self.low), np.nan)
         for round_number, group in enumerate(self.reached):
             for clock in group if round_number else ():
@@ -419,14 +416,14 @@ class _Solver:
 
 
 OWN, BARRIERS, COLLECTIVES = "own", "barriers", "collectives"
-"""By what a clock is aligned, beside that of its machine: it is the reference, or it met the others there."""
+"""How a clock is aligned, if not by that of its machine: it is the reference, or it was at barriers or collectives with others."""
 
 
 class Machines(NamedTuple):
     """The machines of some recordings, with one clock each.
 
     Attributes:
-        number: For each recording the number of its machine, in the order of their first recordings.
+        number: The machine of each recording, numbered by their first recordings.
         offset_ns: Where each recording begins on the axis of its machine, which is that of the machine's first one.
         error_ns: How far its readings of that clock may be off.
     """
@@ -437,11 +434,11 @@ class Machines(NamedTuple):
 
 
 def machines_of(boots: Sequence[str | None], begin_ns: Times, error_ns: Times) -> Machines:
-    """Group recordings by the machine, and the start of it, that they were made on.
+    """Group recordings by the boot of the machine that they were made on.
 
     Args:
-        boots: What tells each start of a machine from others; empty or None where that is not known.
-        begin_ns: When each recording began by the clock of the machine; below 0 where that is not known.
+        boots: The boot id of each recording; empty or None if unknown.
+        begin_ns: When each recording began by the clock of the machine; below 0 if unknown.
         error_ns: How far readings of that clock may be off.
     """
     numbers: dict[object, int] = {}
@@ -459,11 +456,11 @@ class Aligned(NamedTuple):
     """The clocks of some recordings.
 
     Attributes:
-        reference: Which of them is the reference.
-        lines: From the clock of each to that of the reference; None where it cannot be aligned.
-        error_ns: How far its times may be off; -1 where it cannot be aligned.
-        machine: Those of one number share a clock.
-        kinds: At how many barriers and at how many collectives it met other machines.
+        reference: The number of the reference.
+        lines: From each clock to that of the reference; None if it cannot be aligned.
+        error_ns: How far its times may be off; -1 if it cannot be aligned.
+        machine: The machine of each; those of one machine share a clock.
+        kinds: At how many barriers, and at how many collectives, it met other machines.
     """
 
     reference: int
@@ -474,15 +471,15 @@ class Aligned(NamedTuple):
 
     @property
     def is_aligned(self) -> Mask:
-        """For each clock, whether a line was found by which it can be aligned."""
+        """Whether each clock can be aligned."""
         return np.array([line is not None for line in self.lines], dtype=bool)
 
     def values(self, name: str) -> Values:
-        """An attribute of each line; not a number where there is none."""
+        """An attribute of each line; NaN without a line."""
         return np.array([math.nan if line is None else getattr(line, name) for line in self.lines])
 
     def clock(self, row: int) -> str | None:
-        """By what a clock is aligned, in words; None where it is not."""
+        """How a clock is aligned, in words; None if it is not."""
         if self.lines[row] is None:
             return None
         if row == self.reference:
@@ -497,15 +494,15 @@ def aligned(visits: Visits, machines: Machines, duration_ns: Times, reference: i
     """Align the clocks of some recordings, those of one machine by its clock.
 
     Args:
-        visits: Which recording was at which meeting, on the axis of each; those that leave it together were at a collective, the others at a barrier.
+        visits: Which recording was at which meeting, on its own axis; `together` tells collectives from barriers.
         machines: Their machines.
         duration_ns: How long each recording is.
-        reference: The machine whose first recording all others are compared to; None for the one that meetings tie to most recordings.
+        reference: The machine whose first recording is the reference; None for the one that meetings connect to most recordings.
     """
     machine, offset_ns, reading_ns = machines
     recording, meeting, entered_ns, left_ns, together = vars(visits).values()
     count, clock = int(machine.max()) + 1, machine[recording]
-    # Of those of one machine, the last to enter and the first to leave.
+    # For each machine, the last to enter and the first to leave.
     cells = Groups.by([clock, meeting])
     first = cells.first
     last_in = cells.maxima(entered_ns + offset_ns[recording] - reading_ns[recording])

@@ -1,8 +1,8 @@
-"""The kernels of compiled graphs, attributed to the lines and modules of the program that they compute.
+"""Attributes the kernels of compiled graphs to the program's lines and modules.
 
-A compiler calls its kernels from a module that it generated. The Python stack of such a call ends in a line of that module, and for
-each of these lines the compiler knew which nodes of its graph the kernel computes. A node has the program's line and module, but
-those are relative: to the frame that was compiled, and to the module whose call that was. The span says which these were.
+A compiler calls its kernels from a generated module, so the Python stack of a call ends in a line of that module. For each such line, the
+compiler knows which graph nodes the kernel computes. A node has a line and a module of the program, relative to the compiled frame and to the
+module whose call was compiled; the span says which these were.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class KernelCall:
 
 
 KERNELS = "compiled_kernels"
-"""The table of a recording that has what its process noted: the calls of each generated file, as JSON has them."""
+"""The table of a recording with the kernel calls of each generated file, as JSON."""
 _SUFFIX = ".kinetoscope.json"
 _VERSION = 2
 
@@ -128,7 +128,7 @@ def notes(calls: Sequence[KernelCall]) -> bytes:
 
 
 def stored_calls(file: str) -> tuple[KernelCall, ...] | None:
-    """Read the notes on a generated file; None without any that can be used. The addresses of modules are another process's, and left out."""
+    """Read the notes on a generated file, without addresses of modules, which are another process's; None if there are none."""
     if not file.endswith(".py"):
         return None
     try:
@@ -153,14 +153,14 @@ def _stored_call(call: dict[str, Any], *, keeps_addresses: bool = False) -> Kern
 
 
 def noted_calls(recordings: Sequence[AppendedRows]) -> dict[str, tuple[KernelCall, ...]]:
-    """The calls of kernels in each generated file, as the process noted them in its recordings; what is damaged is left out."""
+    """The kernel calls in each generated file, from the notes in recordings; damaged ones are left out."""
     calls_of_file: dict[str, tuple[KernelCall, ...]] = {}
     for rows in recordings:
         columns, _ = rows.columns(KERNELS, {"file": str, "calls": list})
         recorded_calls: dict[str, tuple[KernelCall, ...]] = {}
         for file, calls in zip(columns["file"], columns["calls"], strict=True):
             with suppress(ValueError, KeyError, TypeError, AttributeError):
-                # Those of a long file are in several rows.
+                # A long file has several rows.
                 more = tuple(_stored_call(call, keeps_addresses=True) for call in calls)
                 recorded_calls[file] = recorded_calls.get(file, ()) + more
         calls_of_file |= recorded_calls
@@ -168,13 +168,11 @@ def noted_calls(recordings: Sequence[AppendedRows]) -> dict[str, tuple[KernelCal
 
 
 def attribute_recording(trace: AnyTrace, recordings: Sequence[AppendedRows] = ()) -> AnyTrace:
-    """Return the trace of recordings with what is known of their compiled programs.
-
-    Kernels of which nothing is stored any more are a loss.
+    """Attribute the kernels of compiled programs, and describe compilations; kernels without notes become a loss.
 
     Args:
         trace: The trace; it is unchanged and shares its columns with the new one.
-        recordings: What was appended to its recordings; other notes are beside the compiler's files.
+        recordings: The appended rows of its recordings; further notes are next to the compiler's files.
     """
     noted = noted_calls(recordings)
     if not noted and not any(text.startswith(COMPILED_GRAPH) for text in trace.strings):
@@ -239,7 +237,7 @@ def attribute_kernels(
     return cast("AnyTrace", origins.trace({"origin": origin, "scope": scope, "arguments": arguments}, losses))
 
 
-# Columns of `compiles` that a reader of the timeline wants to see of a compilation, in this order.
+# Columns of `compiles` that the timeline shows of a compilation, in this order.
 _DESCRIBED = (
     *("compile_id", "function", "file", "line", "reason", "failure"),
     *(f"{phase}_ns" for phase in ("dynamo", "aot", "inductor", "codegen", "kernel_compile", "autotune")),
@@ -248,7 +246,7 @@ _DESCRIBED = (
 
 
 def describe_compilations(trace: AnyTrace) -> AnyTrace:
-    """Return a trace whose ranges of compilations have what `compiles` says of them as arguments, for every viewer to show."""
+    """Return a trace whose compilation ranges have the values of `compiles` as arguments, which every viewer shows."""
     spans = trace.columns("spans")
     if len(trace.columns("compiles")) == 0:
         return trace
@@ -308,7 +306,7 @@ class _KernelOrigins(Origins):
         self._calls: dict[int, KernelCall] = {}
 
     def add_kernel(self, site: int, kernel_stack: int, forward: int, module: int) -> int:
-        """The first row for a kernel called at a site, by a stack, in backward also that of the forward, and in a module."""
+        """Add the nodes of a kernel called at a site, by a stack (and, in backward, that of the forward) and in a module; return the first row."""
         call = self._sites.calls[site]
         below = self._below(kernel_stack)
         around = forward if forward >= 0 else kernel_stack
@@ -320,7 +318,7 @@ class _KernelOrigins(Origins):
         weight_of: dict[tuple[int, int], float] = {}
         for share, _, module_row, stack in nodes:
             weight_of[module_row, stack] = weight_of.get((module_row, stack), 0.0) + share
-        # Of places with equal weights, one in a module.
+        # Of lines with equal weights, one in a module comes first.
         nodes.sort(key=lambda row: (-weight_of[row[2], row[3]], row[2] < 0, row[2], row[3], -row[0]))
         first = self.add_group(
             call.kernel,
@@ -342,7 +340,7 @@ class _KernelOrigins(Origins):
         return first
 
     def described(self, first: int) -> int:
-        """The row of `arguments` that says what the kernel with these nodes computes; -1 without nodes."""
+        """The row of `arguments` that describes what a kernel computes; -1 without nodes."""
         if first < 0:
             return -1
         nodes = self._calls[first].nodes
@@ -424,7 +422,7 @@ class _Modules:
                 self._by_address[int(trace.columns("modules")["address"][row])] = row
 
     def row(self, modules: tuple[ModuleFrame, ...], root: int) -> int:
-        """The row of the innermost module; `root` is the module whose call was compiled, and the answer without any.
+        """The row of the innermost module; `root` without modules.
 
         Args:
             modules: The modules around a node, from the outermost inwards.

@@ -1,8 +1,8 @@
-"""Several traces as one, on one clock: the cycles of a session, or the recordings of one process.
+"""Joins several traces on one clock: the cycles of a session, or the recordings of one process.
 
-What each table needs follows from its definition: a column whose unit is `row of <table>` is led to the new rows of that
-table, a point in time is moved, everything else is unchanged. Dictionaries (strings, frames, stacks, modules, threads ...)
-have each thing once; the other tables have the rows of all traces.
+The definition of a table says what to do: a column whose unit is `row of <table>` gets the new row numbers of that table, points in time
+are moved, everything else is copied. Dictionaries (strings, frames, stacks, modules, threads ...) have each entry once; the other tables have the rows
+of all traces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_THE_WHOLE = frozenset(
 )
 
 
-# Checks of clocks, and what several come to.
+# How the checks of several clocks combine.
 _CLOCK_CHECKS: dict[str, Callable[[Iterable[int]], int]] = {
     "readings": sum, "largest_error_ns": max, "device_calls": sum, "device_calls_crossing": sum,
 }  # fmt: skip
@@ -54,8 +54,7 @@ def _named(numbers: list[int]) -> str:
     return f" (cycle{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
 
 
-# The identity of a row of a dictionary; of equal rows the first is used. In this order, each row can be identified by
-# those before it.
+# The identity of a dictionary's rows; of equal rows the first is used. The order matters: each table refers only to those before it.
 IDENTITY: dict[str, tuple[str, ...]] = {
     "frames": ("function", "file", "line", "first_line"),
     "stacks": ("parent", "frame"),
@@ -67,8 +66,7 @@ IDENTITY: dict[str, tuple[str, ...]] = {
     "threads": ("os_tid", "torch_tid", "stream name"),
 }
 POINTS_IN_TIME = frozenset({"start_ns", "time_ns"})
-# What a trace computes from its allocations. A block freed between two traces was seen by neither, so these hold within
-# each of them only and must not be computed over all.
+# Computed from allocations. A block freed between two traces is in neither, so these hold within each trace only.
 WITHIN_EACH = {
     "allocations": ("span", "match", "total_bytes"),
     "spans": ("bytes", "self_bytes", "device_bytes", "device_self_bytes"),
@@ -79,9 +77,8 @@ REFERENCE = "row of "
 def concatenate(traces: Sequence[AnyTrace]) -> AnyTrace:
     """Join the traces of one process, in the order in which they were recorded.
 
-    Each trace is placed in time by the wall clock; if that clock was set back in between, a trace starts where the one
-    before ended. Threads, modules, stacks and so on that occur in several traces are merged. `spans.cycle` and the
-    table `cycles` say which trace a row is from.
+    Each trace is placed in time by the wall clock; if that was set back, a trace starts where the previous one ended. Threads, modules, stacks and
+    so on that occur in several traces are merged. `spans.cycle` and the table `cycles` say which trace a row is from.
 
     Args:
         traces: The traces of one process, oldest first.
@@ -125,7 +122,7 @@ def _offsets_ns(traces: Sequence[TraceData]) -> list[int]:
 
 @dataclass
 class JoinedTrace:
-    """One of the traces, its place in time, and where the rows of its tables went; the last entry of each map is for the row -1."""
+    """One of the traces, its place in time, and the new rows of its tables; the last entry of each map is for the row -1."""
 
     trace: TraceData
     place: Placement
@@ -136,9 +133,9 @@ class Joining:
     """One concatenation.
 
     Attributes:
-        SORTED_BY: The column that the rows of a table must be in order of, of tables that have one.
-        SHARED: The tables of which rows are one if they have one identity.
-        DERIVED: The tables that are derived again.
+        SORTED_BY: The column by which a table must be sorted.
+        SHARED: The tables whose rows are merged if they have the same identity.
+        DERIVED: The tables that are derived anew.
     """
 
     SORTED_BY: ClassVar = {"spans": "thread", "allocations": "time_ns", "samples": "time_ns"}
@@ -151,13 +148,13 @@ class Joining:
         self._tables: dict[str, dict[str, Any]] = {}
 
     def run(self) -> TraceData:
-        """Join the strings, what is shared, and then every table."""
+        """Join the strings, the shared tables, and then the others."""
         self._join_strings()
         self._begin()
         for name in self.SHARED:
             self._join_dictionary(name)
         tables = [name for name in STORED if name not in (*self._tables, *self.DERIVED, "losses")]
-        # References lead to any table: all are numbered before any is moved.
+        # References may lead to any table, so all are numbered before any is moved.
         orders = {name: self._number_rows(name) for name in tables}
         for name, order in orders.items():
             self._put_in_order(name, order)
@@ -237,7 +234,7 @@ class Joining:
             for row in range(len(columns)):
                 key = tuple(values[row] for values in keys)
                 if is_tree:
-                    # The parent is of this very table, and its row is known, for parents come first.
+                    # Parents come first, so the new row of a parent is known.
                     key = (int(rows[key[0]]), *key[1:])
                 rows[row] = row_of_key.setdefault(key, len(row_of_key))
                 if len(first) < len(row_of_key):
@@ -280,7 +277,7 @@ class Joining:
         return [self._tables["cycles"]["number"][row] for row in rows]
 
     def _put_in_order(self, name: str, order: Rows | None) -> None:
-        # One column after the other: all of them unsorted would take as much memory again.
+        # One column at a time: all of them unsorted would double the memory.
         columns = ((column, self._column(name, column)) for column in self._given(name))
         self._tables[name] = {
             column: values if order is None else taken(values, order) for column, values in columns
@@ -300,7 +297,7 @@ class Joining:
         """The order of the rows of all traces; None if they are in order already."""
         if name not in self.SORTED_BY:
             return None
-        # Within a trace the order is right already, and among traces it is that of time: stable is enough.
+        # Rows of each trace are in order already, and traces come in order of time: a stable sort is enough.
         return np.argsort(self._column(name, self.SORTED_BY[name]), kind="stable")
 
     def _given(self, name: str) -> list[str]:

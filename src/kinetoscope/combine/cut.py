@@ -1,14 +1,12 @@
-"""Part of a trace as a trace: which spans are in it, and what becomes of every other table.
+"""Cuts a part out of a trace, as a trace of its own.
 
-The part is one or more windows of time, each from its start up to but without its end. A span that crosses an edge is
-cut there, and into one piece for each window it touches; so the times of disjoint windows add up to those of all. What
-is not a time (bytes of a copy, operations, arguments) stays with every piece as it was. Whatever follows from spans
-that are no longer there, such as the module of a backward function whose forward operator is outside, is handed over
-as it was; the rest is derived again from what is left.
+The part is one or more windows of time, each without its end. A span that crosses an edge is cut there, into one piece for each window that
+it touches, so the times of disjoint windows add up to the whole. Other values (bytes of a copy, operations, arguments) stay the same in every
+piece. Values that follow from spans outside, such as the module of a backward function whose forward operator is outside, are copied; the rest
+is derived anew.
 
-Memory is a state and not a time: what is live follows only from all that was allocated before. So the allocations
-between the first and the last moment are all kept, and blocks that were live at the start are allocations at
-`BEFORE_NS`, which is where the tables of memory expect what was there before a recording.
+Live memory depends on all earlier allocations. So all allocations between the first and the last moment stay, and blocks that were live at the
+start become allocations at `BEFORE_NS`, which memory tables read as present before the recording.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED, STORED
 from kinetoscope.model.steps import step_at
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-# In this order, so that each comes after all that refer to it.
+# Each table comes after all that refer to it.
 _ORDER = (
     "origins", "arguments", "shapes", "parameters", "stacks", "frames", "modules", "streams", "threads",
     "strings",
@@ -37,13 +35,12 @@ _ORDER = (
 
 
 def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Mask) -> list[str]:
-    """Leave out strings, frames, stacks, modules and the like that no row names, and renumber the references.
+    """Remove strings, frames, stacks, modules and the like that no row refers to, and renumber the references.
 
     Args:
-        tables: The given columns of every table; they are changed in place. In each table parents come first, and
-            do so afterwards.
+        tables: The stored columns of every table, changed in place. Parents come before their children.
         strings: The string table, whose first entry stays.
-        threads: The threads that stay even if nothing names them.
+        threads: The threads that stay even if nothing refers to them.
 
     Returns:
         The new string table.
@@ -52,7 +49,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Ma
         length = len(strings if name == "strings" else next(iter(tables[name].values()), ()))
         used = _used(name, length, tables)
         if name in ("strings", "shapes", "stacks") and not used[:1].any():
-            # The empty string has to be there; shapes and stacks, so that it still shows that they were recorded.
+            # The empty string must exist; a row of shapes and stacks shows that they were recorded.
             used[: 1 if name == "strings" or not used.any() else 0] = True
         elif name == "threads":
             used |= threads
@@ -60,7 +57,7 @@ def compacted(tables: dict[str, dict[str, Any]], strings: list[str], threads: Ma
             # The nodes of a kernel stay together.
             used |= used[tables[name]["first"]]
         elif name == "streams":
-            # Only streams of threads that are gone go with them; an idle stream says something too.
+            # Streams go only if threads do: an idle stream is information, too.
             used |= bool(threads.all())
         if used.all():
             continue
@@ -109,14 +106,14 @@ class TracePart:
     """Which part of a trace is selected.
 
     Attributes:
-        base_ns: The moment from which the new trace counts its times.
-        start_ns: Where each window of time starts, rising; `BEGINLESS_NS` for one without a start.
+        base_ns: The time 0 of the new trace.
+        start_ns: Where each window starts, ascending; `BEGINLESS_NS` for one without a start.
         end_ns: Where each ends; `ENDLESS_NS` for one without an end. They do not overlap.
-        threads: Which threads are wanted, all if None.
-        steps: Which rows of `steps` are wanted, all that lie in a window if None.
-        by_launch: Whether a device span belongs where it was launched, and is then whole, or where it ran.
-        said: What the new trace says of itself in `info["selections"]`.
-        overlaps: Whether spans that partly overlap stay so where a cut hides it, which takes the nesting of the whole trace.
+        threads: The selected threads; None for all.
+        steps: The selected rows of `steps`; None for all in a window.
+        by_launch: Whether device spans are selected by their launch, and then whole, or by when they ran.
+        said: The entry of the new trace in `info["selections"]`.
+        overlaps: Whether partial overlaps that a cut hides are kept, which needs the nesting of the whole trace.
     """
 
     base_ns: int
@@ -130,15 +127,15 @@ class TracePart:
 
     @classmethod
     def of_window(cls, trace: TraceData, start_ns: int, end_ns: int, **more: Any) -> Self:
-        """One window of a trace; the first one has what began before the trace, too, the last one what happens at its very end."""
+        """One window of a trace; at the start of the trace it includes what began before, at the end what happens exactly then."""
         begin_ns = start_ns if start_ns > 0 else BEGINLESS_NS
         limit_ns = end_ns if end_ns < trace.duration_ns else ENDLESS_NS
         return cls(start_ns, np.array([begin_ns], np.int64), np.array([limit_ns], np.int64), **more)
 
     def windows_of(self, start_ns: Rows, end_ns: Rows) -> tuple[Rows, Rows]:
-        """The first and the last window that each stretch of time is in; the last is below the first where it is in none."""
+        """The first and the last window that each time range is in; the last is below the first if it is in none."""
         first = np.searchsorted(self.end_ns, start_ns, side="right")
-        # What takes no time belongs to the window that begins with it.
+        # An empty range belongs to the window that begins with it.
         return first, np.searchsorted(self.start_ns, np.maximum(end_ns, start_ns + 1), side="left") - 1
 
 
@@ -177,7 +174,7 @@ def _pieces(trace: TraceData, part: TracePart) -> Pieces:
     cut_ns = np.minimum(end, to_ns) - cut_start
     duration = np.where(begun_before | unfinished, cut_ns, spans["duration_ns"][row])
     pieces = Pieces(row, window, cut_start - part.base_ns, duration, begun_before, unfinished)
-    # By thread, start, and the longer first, where they are not; what encloses stays before.
+    # Sort by thread, start, and descending duration if needed, so that parents stay before children.
     thread, longest = spans["thread"][row], -duration
     same_start = cut_start[1:] == cut_start[:-1]
     later = (cut_start[1:] < cut_start[:-1]) | (same_start & (longest[1:] < longest[:-1]))
@@ -196,11 +193,11 @@ def _near(trace: TraceData, part: TracePart, launch_window: Rows | None) -> Rows
     start_ns, duration_ns = spans["start_ns"], spans["duration_ns"]
     first_start_ns = np.append(part.start_ns, ENDLESS_NS)
     near = []
-    # Arrays of as many numbers as a long trace has spans would be most of the memory of a cut.
+    # In blocks, because arrays for all spans of a long trace would be most of the memory of a cut.
     for begin in range(0, len(start_ns), _ROWS_AT_ONCE):
         starts_ns = start_ns[begin : begin + _ROWS_AT_ONCE]
         until_ns = np.maximum(ends_ns(starts_ns, duration_ns[begin : begin + _ROWS_AT_ONCE]), starts_ns + 1)
-        # The first window that ends later, which is none where its start is endless.
+        # The first window that ends later; past the last one the start is endless.
         window = np.searchsorted(part.end_ns, starts_ns, side="right")
         near.append(begin + np.flatnonzero(until_ns > first_start_ns[window]))
     rows = np.concatenate(near) if near else np.zeros(0, np.int64)
@@ -237,18 +234,18 @@ def ends_ns(start_ns: Rows, duration_ns: Rows) -> Rows:
 
 BEFORE_NS = -1
 _BYTES = ("bytes", "self_bytes", "device_bytes", "device_self_bytes")
-# Tables some of whose rows go; in dictionaries all stay until `compacted`.
+# Tables that lose rows; dictionaries keep all of theirs until `compacted`.
 _RENUMBERED = ("spans", "processes", "steps", "cycles", "allocations")
 _OF_SPANS = ("launches", "kernels", "copies", "operands", "tensor_versions", "collectives")
 
 
 def cut(trace: AnyTrace, part: TracePart) -> AnyTrace:
-    """Return a part of a trace as a trace of its own, which shares nothing changeable with it."""
+    """Return a part of a trace as a trace of its own, without shared mutable state."""
     return cut_with_rows(trace, part)[0]
 
 
 def cut_with_rows(trace: AnyTrace, part: TracePart) -> tuple[AnyTrace, Rows]:
-    """The same, and for each span of the new trace its row in the other one."""
+    """Like `cut`, and also return the old row of each span of the new trace."""
     cutting = _Cutting(trace, part)
     return cast("AnyTrace", cutting.run()), cutting.span_rows
 
@@ -304,7 +301,7 @@ class _Cutting:
         )
         forward = spans["forward"][pieces.row]
         outside = (forward >= 0) & (self._place[forward] < 0)
-        # The links go by which operator began last, which cut ones no longer show.
+        # Links depend on which operator began last, which cut spans no longer show.
         if outside.any() or (pieces.begun_before & (spans["sequence"][pieces.row] >= 0)).any():
             columns["forward"] = self._place[forward]
             for name in ("module", "forward_stack"):
@@ -333,7 +330,7 @@ class _Cutting:
         cut_off = pieces.begun_before | pieces.unfinished
 
         def inside_of(around: NDArray[np.int32]) -> NDArray[np.int32]:
-            # What was launched in the window is whole, and may reach out of a range of the device that is cut.
+            # Work launched in the window is whole, and may reach beyond a cut range of the device.
             start, end = pieces.start_ns, pieces.start_ns + pieces.duration_ns
             reaches_out = cut_off[around] & ~cut_off & ((start < start[around]) | (end > end[around]))
             return np.where((around >= 0) & reaches_out, -1, around).astype(np.int32)
@@ -341,11 +338,11 @@ class _Cutting:
         parent, caller = inside_of(same_window(spans["parent"])), inside_of(same_window(spans["caller"]))
         lane, of_call = spans["lane"][pieces.row], is_call(spans["kind"][pieces.row])
         self_ns = spans["self_ns"][pieces.row].copy()
-        # Beside lane 0, only device work has a self time.
+        # Outside of lane 0, only device work has a self time.
         changed = cut_off & ((lane == 0) | (self_ns > 0))
         of_work, of_calls = pieces.duration_ns.copy(), pieces.duration_ns.copy()
-        # Work is inside work; to a call belongs whatever is directly inside it. What encloses comes first, so of two
-        # that enclose the later one is the inner.
+        # Work is inside work, a call contains whatever is directly inside it. Parents come first, so of two that enclose a span
+        # the later one is the inner.
         inside = np.flatnonzero((lane == 0) & ~of_call & (parent >= 0))
         inside = inside[changed[parent[inside]]]
         np.subtract.at(of_work, parent[inside], pieces.duration_ns[inside])
@@ -372,7 +369,7 @@ class _Cutting:
         self._rows_of["steps"] = rows
         cut_start = np.maximum(start, np.append(part.start_ns, 0)[first])[rows]
         cut_end = np.minimum(end, part.end_ns[last])[rows]
-        # Also without any: the new trace must not look for some itself.
+        # Also if empty: the new trace must not derive steps itself.
         times = {"start_ns": cut_start - self._base_ns, "duration_ns": cut_end - cut_start}
         self._tables["steps"] = self._given("steps", rows, tuple(steps)) | times
 
@@ -388,7 +385,7 @@ class _Cutting:
         if len(taken):
             before = taken < begin
             allocations["time_ns"] = np.where(before, BEFORE_NS, time_ns[taken] - self._base_ns)
-            # Only traces put together of several hand these over.
+            # Only merged traces store these.
             if "span" in allocations:
                 allocations["span"][before] = -1
             if "total_bytes" in allocations:
@@ -416,14 +413,14 @@ class _Cutting:
         live: Mask = (events["bytes"][:begin] != 0) & ((match < 0) | (match >= begin))
         process = thread_processes(self._trace)[events["thread"][:begin]]
         if len(cycles) > 1:
-            # What an earlier cycle left was perhaps freed before this one.
+            # Blocks of an earlier cycle may have been freed before this one.
             begun_ns = np.zeros(len(self._trace.columns("processes")) + 1, dtype=np.int64)
             early = cycles["start_ns"] <= self._base_ns
             np.maximum.at(begun_ns, cycles["process_row"][early], cycles["start_ns"][early])
             live &= events["time_ns"][:begin] >= begun_ns[process if len(begun_ns) > 1 else 0]
         unmatched = np.flatnonzero(live & (match < 0))
         if len(unmatched):
-            # The free of such a block was not seen; that its address was handed out again shows that it is gone.
+            # The free of such a block was not recorded, but its address was reused, so it is gone.
             key = events["address"][:begin] ^ (_devices(events)[:begin] << np.uint64(48))
             key ^= memory_salts(self._trace)[process]
             _, last = np.unique(key[::-1], return_index=True)
@@ -497,7 +494,7 @@ class _Cutting:
         if isinstance(trace_info.get("stop_ns"), int) or self._part.end_ns[-1] < ENDLESS_NS:
             info["stop_ns"] = max(0, min(self._trace.duration_ns, int(self._part.end_ns[-1])) - self._base_ns)
         if len(self._trace.columns("allocations")) and len(self._rows_of["allocations"]) == 0:
-            # No row of memory shows any more that it was recorded.
+            # No row shows any more that memory was recorded.
             info.setdefault("profile_memory", True)
         if isinstance(cycles := trace_info.get("cycles"), list):
             table = self._tables["cycles"]
@@ -543,7 +540,7 @@ class _Cutting:
 
     def _place_of(self, name: str) -> NDArray[np.int32]:
         """The new row of each old row of a table, and -1 for the row -1."""
-        # Of a span in several pieces the first.
+        # The first piece of a span.
         return places_of(self._rows_of[name], len(self._trace.columns(name)))
 
 

@@ -1,8 +1,8 @@
-"""Merges two traces of the same time: the host by one recorder, and the devices by another one.
+"""Merges two traces of the same time: the host's by one recorder, the devices' by another.
 
-The host's trace has the operators, stacks, modules and memory; the device's has the calls of its runtime, on the threads
-that made them, and what ran on its streams. A call lies inside the operator that made it, so that with both on one clock
-the device's work is the operator's. Dictionaries of the device's trace are put behind those of the host's.
+The host's trace has operators, stacks, modules and memory; the device's has runtime calls, on their threads, and the work on streams. On one
+clock, a runtime call lies inside the operator that made it, so the device work belongs to that operator. Dictionary rows of the device's trace follow
+those of the host's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from kinetoscope.model.trace_data import AnyTrace, TraceData
 Times = Rows
 
 
-# Whether the times of a device's runtime calls fit those of the operators that made them, which another recorder took.
+# Whether the clocks of the two recorders agree.
 #
-# An operator begins or ends while no call of a runtime is under way on its thread: a call is made by the code between two
-# such moments, and that is mostly an operator's. A call with one of them inside it shows that the two clocks disagree, by how
-# much at least; the calls without one show by how much they can disagree at most.
+# No operator begins or ends during a runtime call of its thread. A call with such a moment inside it shows that the clocks disagree, and by how
+# much at least; the other calls show by how much they can disagree at most.
 
-# Above this share of calls that do not fit, the clocks are said to disagree.
+# Above this share of calls that do not fit, the clocks disagree.
 MOST_CROSSING = 0.01
 
 
@@ -58,9 +57,9 @@ class Fit:
         calls: How many calls lay on threads that had operators.
         calls_crossing: How many of them cross the start or end of an operator.
         largest_crossing_ns: The smallest shift that would correct the worst of these, in nanoseconds.
-        earliest_ns: By how much the device's times could be earlier at most (below 0) without any call that fits now
-            ceasing to; None without such calls.
-        latest_ns: The same for later.
+        earliest_ns: The largest shift to earlier times (below 0) at which all calls that fit now still fit; None without
+            such calls.
+        latest_ns: The largest shift to later times.
     """
 
     calls: int
@@ -71,7 +70,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether so few calls cross boundaries of operators that the clocks can be considered the same."""
+        """Whether the clocks agree: few calls cross boundaries of operators."""
         return self.calls_crossing <= MOST_CROSSING * self.calls
 
 
@@ -88,7 +87,7 @@ def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
         crossing = high > low
         calls += len(low)
         crossing_calls += int(np.count_nonzero(crossing))
-        # Where nothing lies before the first moment, or behind the last, there is no limit.
+        # Calls before the first moment, or after the last, set no limit.
         before, behind = ~crossing & (low > 0), ~crossing & (low < len(thread.moments_ns))
         earliest = np.append(earliest, thread.moments_ns[low[before] - 1] - thread.starts_ns[before])
         latest = np.append(latest, thread.moments_ns[low[behind]] - thread.ends_ns[behind])
@@ -104,7 +103,7 @@ def fit_clocks(threads: Sequence[ThreadTimes]) -> Fit:
     )
 
 
-# A thread whose number the host does not know is another's if so many of its calls lie inside that one's operators.
+# A thread with an unknown number is the host thread whose operators contain this share of its calls.
 _FEWEST_CALLS, _SHARE_INSIDE = 3, 0.8
 _LOW_BITS = (1 << 32) - 1
 _OF_THE_DEVICE = ("deviceProperties", "distributedInfo")
@@ -113,23 +112,22 @@ _OF_THE_DEVICE = ("deviceProperties", "distributedInfo")
 def join_device(host: AnyTrace, device: AnyTrace, tid_of: Mapping[int, int] | None = None) -> AnyTrace:
     """Merge a trace of devices into the trace of the host.
 
-    Threads are the same that have the same number. One of the device's trace with another number is the host's thread in
-    whose operators its calls lie; without such it is one more thread.
+    Threads are matched by number, or else by the host thread whose operators contain the calls; other threads are added.
 
     Args:
-        host: The host's side; its metadata, cycles and threads stay.
+        host: The host's trace; its metadata, cycles and threads stay.
         device: The devices' side: spans on streams, and calls of runtimes on threads; both traces of one process.
-        tid_of: The system's numbers of threads by other numbers, of 32 bits, under which the device's side may know them.
+        tid_of: The system's thread ids by the 32-bit numbers that the device's trace may use.
 
     Returns:
-        A new trace. `info["clock_checks"]` has what `Fit` says; where the clocks do not fit, or one side does not
-        say when it began, `losses` has a row.
+        A new trace. `info["clock_checks"]` has the values of `Fit`; if the clocks disagree, or a start time is unknown, `losses`
+        has a row.
     """
     return cast("AnyTrace", _Join(host, device, tid_of or {}).run())
 
 
 class _Join(Joining):
-    """One merge: the host's rows keep their places in all tables but those in order of time."""
+    """One merge: the host's rows keep their numbers, except in tables sorted by time."""
 
     SHARED: ClassVar = ()
 
@@ -139,7 +137,7 @@ class _Join(Joining):
         known_begins = [begin for begin in begins if begin is not None]
         self._clocks_known = len(known_begins) == len(begins)
         offset_ns = known_begins[1] - known_begins[0] if self._clocks_known else 0
-        # The trace begins with what is first on either side.
+        # The trace begins with the first record of either.
         first_ns = min(0, int(device.column("spans", "start_ns").min(initial=0)) + offset_ns)
         self._offset_ns = offset_ns
         self._host_part = JoinedTrace(host, Placement(-first_ns))
@@ -176,7 +174,7 @@ class _Join(Joining):
         tracks = set(np.unique(spans["thread"][spans["stream"] >= 0]).tolist())
         host_row_of: dict[int, int] = {}
         for row, tid in enumerate(device_tids):
-            # Runtimes know 32 bits of a number, which Kineto writes with a sign.
+            # Runtimes have 32 bits of a thread id, which Kineto writes with a sign.
             host_row = row_of.get(tid, row_of.get(self._tid_of.get(tid & _LOW_BITS, -1)))
             if row not in tracks and host_row is not None:
                 host_row_of[row] = host_row

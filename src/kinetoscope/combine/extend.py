@@ -99,12 +99,12 @@ class GrowingTable:
         return len(self.columns[self._identity[0]])
 
     def row(self, key: tuple[Any, ...], **other_values: Any) -> int:
-        """The row with this identity, added if it is new; then with the given values of other columns."""
+        """The row with this identity; a new one also gets `other_values`."""
         row = self.row_of.get(key)
         return self.add(key, **other_values) if row is None else row
 
     def add(self, key: tuple[Any, ...], **other_values: Any) -> int:
-        """A new row with an identity that another row may have, too."""
+        """Add a row, whose identity need not be unique."""
         added = len(self)
         self.row_of.setdefault(key, added)
         values = dict(zip(self._identity, key, strict=True)) | other_values
@@ -114,7 +114,7 @@ class GrowingTable:
 
 
 class Origins(GrowingTable):
-    """The table `origins` of a trace while groups are added to it: the operators that a kernel computes. Spans refer to a group by its first row.
+    """The table `origins` of a trace, to which groups are added: the operators that a kernel computes. Spans refer to the first row of a group.
 
     Attributes:
         texts: The strings of the trace, with those of the table.
@@ -132,7 +132,7 @@ class Origins(GrowingTable):
 
         Args:
             kernel: The name of the kernel; empty where it is not known.
-            operators: For each operator its values, without those of the whole group. The one that stands for all comes first.
+            operators: The values of each operator, without those of the whole group. The first one represents the group.
 
         Returns:
             The first row of the group; -1 without operators.

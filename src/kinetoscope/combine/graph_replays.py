@@ -1,7 +1,7 @@
-"""Kernels of CUDA graphs, attributed to the operators, lines and modules of the capture.
+"""Attributes the kernels of CUDA graphs to the operators, lines and modules of the capture.
 
-A replay is one launch that runs many kernels, far from the code that they come from. Where the trace has the capture too, its calls
-of the runtime are there in the same order as the nodes of the graph, without any work of their own on a device.
+A replay is one launch of many kernels, far from the code that captured them. If the capture is in the trace, its runtime calls have the order
+of the graph's nodes, and no device work of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sequence = tuple[SpanKind, ...]
 _REPLAY = re.compile(r"(cuda|cu|hip)GraphLaunch(?![A-Z])")
 _BEGIN = re.compile(r"(cuda|cu|hip)StreamBeginCapture")
 _END = re.compile(r"(cuda|cu|hip)StreamEndCapture")
-# What becomes a node of the graph that is captured.
+# Calls that become nodes of a captured graph.
 _NODES = (
     (SpanKind.KERNEL, re.compile(r"(cuda|cu|hip)(Ext|Module|ExtModule)?Launch(Cooperative)?Kernel")),
     (SpanKind.MEMCPY, re.compile(r"(cuda|cu|hip)Memcpy\w*Async")),
@@ -35,8 +35,8 @@ _NODES = (
 def attribute_replays(trace: AnyTrace) -> AnyTrace:
     """Return a trace whose kernels of graph replays belong to the operators that were captured.
 
-    A graph is matched with the capture that has the same kernels, copies and fills in order. Several graphs of the same order are matched
-    with as many captures, by the numbers of the graphs. What remains is counted in `losses`.
+    A graph is matched with the capture that has the same sequence of kernels, copies and fills. Several graphs with the same sequence are matched
+    with as many captures, in order of their numbers. Unmatched kernels are counted in `losses`.
 
     Args:
         trace: The trace; it is unchanged and shares its columns with the new one.
@@ -84,7 +84,7 @@ def _named(trace: TraceData, pattern: re.Pattern[str]) -> Rows:
 
 def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
     """For each graph launch: the graph's number, -1 if unknown, and its device work and kinds in the order of the nodes."""
-    # The names first: columns of a trace without replays are not made for this.
+    # Names first, so that traces without replays compute no columns.
     if not any(map(_REPLAY.match, trace.strings)):
         return []
     spans, launches = trace.columns("spans"), trace.columns("launches")
@@ -101,7 +101,7 @@ def _replays(trace: TraceData) -> list[tuple[int, Rows, Sequence]]:
         rows = device[host == host_row]
         rows = rows[np.lexsort((spans["start_ns"][rows], node[rows]))]
         if len(rows):
-            # Of work on several streams, the order in time is not that of the capture.
+            # On several streams, the order in time may differ from that of the capture.
             ordered = (node[rows] >= 0).all() or len(np.unique(spans["stream"][rows])) == 1
             kinds = tuple(SpanKind(kind) for kind in spans["kind"][rows].tolist()) if ordered else ()
             replays.append((int(graph[rows[0]]), rows, kinds))

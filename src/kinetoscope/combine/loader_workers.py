@@ -1,4 +1,4 @@
-"""The workers of `DataLoader`s, from the rows that say which batches they made when, as processes of a trace."""
+"""Adds the workers of `DataLoader`s to a trace, as processes, from the rows about their batches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kinetoscope.model.rows import Rows
 from kinetoscope.model.trace_data import AnyTrace
 from kinetoscope.storage.appended_rows import AppendedRows
 
-# The tables of a recording. Times are nanoseconds of the monotonic clock, 0 for what has not happened yet. Of several rows of one
-# batch or one worker the last one holds.
+# The tables of a recording. Times are nanoseconds of the monotonic clock, 0 for what has not happened yet. The last row of a batch or a worker
+# counts.
 BATCHES, WORKERS, LOADERS = "loader_batches", "loader_workers", "loaders"
 BATCH_COLUMNS = ("number", "begin_ns", "collate_ns", "collated_ns", "end_ns", "samples", "outcome")
 WORKER_COLUMNS = ("begun_ns", "ended_ns", "worker", "lost", "killed")
@@ -36,9 +36,9 @@ class WorkerBatches:
         worker: Its number among the workers of that loader.
         begun_ns: When it began.
         ended_ns: When it ended, 0 if it has not.
-        rows: The values of `BATCH_COLUMNS` for each batch that it made or was making.
-        lost: Batches of the recording that are not known.
-        killed: It ended without writing its end.
+        rows: The values of `BATCH_COLUMNS` for each batch, the last of which may be unfinished.
+        lost: The number of batches whose rows were overwritten.
+        killed: Whether it ended without writing its end.
     """
 
     process: int
@@ -56,7 +56,7 @@ class WorkerBatches:
         return column
 
     def and_later(self, later: WorkerBatches) -> WorkerBatches:
-        """This worker merged with its later part; a batch that is in both was being made in between."""
+        """Merge with a later part; a batch in both was unfinished in the first."""
         again = np.isin(self.rows[:, 0], later.rows[:, 0])
         rows = np.concatenate([self.rows[~again], later.rows])
         return replace(later, rows=rows, lost=self.lost + later.lost)
@@ -74,7 +74,7 @@ def read_workers(rows: AppendedRows) -> list[WorkerBatches]:
         by_number = batches_of.get((process, loader), {})
         batches_made = np.array([by_number[number] for number in sorted(by_number)], dtype=np.int64)
         batches_made = batches_made.reshape(-1, len(BATCH_COLUMNS))
-        # A worker makes one at a time: the end of any but the last was overwritten, and is among the lost ones.
+        # A worker makes one batch at a time: an earlier one without an end was overwritten, and is counted as lost.
         is_complete = (batches_made[:, 4] > 0) | (batches_made[:, 0] == batches_made[-1:, 0])
         workers[process, loader] = WorkerBatches(
             *(process, loader, worker, begun_ns, ended_ns), batches_made[is_complete], lost, bool(killed)
@@ -104,7 +104,7 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     lost, killed = sum(worker.lost for worker in workers), sum(worker.killed for worker in workers)
     losses = counted_losses({"overwritten_worker_batches": lost, "killed_workers": killed})
     if not workers:
-        # Of a loader with workers the name of what waits for its batches says so.
+        # The name of the range that waits for batches shows whether a loader has workers.
         if any(text.startswith(schema.NEXT_BATCH) and "MultiProcessing" in text for text in trace.strings):
             losses.append(Loss.of("workers_not_recorded"))
         return extend(trace, losses=losses) if losses else trace
@@ -119,7 +119,7 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
         }
         for worker in workers
     ]
-    # A loader may have begun before the recording, and be forgotten since.
+    # A loader may have begun before the recording, without a description.
     facts_of = {
         str(number): loaders.get(number, {}) for number in sorted({worker.loader for worker in workers})
     }
@@ -131,7 +131,7 @@ def with_workers(trace: AnyTrace, recordings: Sequence[AppendedRows], begin_ns: 
     placements = [Placement(0, error_ns=0, clock="")]
     placements += [Placement(0, error_ns=_READING_ERROR_NS, clock=MONOTONIC) for _ in worker_traces]
     merged = merge_processes([parent, *worker_traces], placements)
-    # All of it is from the file of the process.
+    # All rows are from the file of the process.
     merged.path = trace.path
     return merged
 
@@ -153,7 +153,7 @@ def worker_trace(worker: WorkerBatches, begin_ns: int, parent: AnyTrace) -> AnyT
         parent: The trace of that process.
 
     Returns:
-        The trace: a range for each batch, with another one for collating inside. What began earlier or went on is cut and
+        The trace, with a range for each batch, and one for collating inside it. Batches that cross an end are cut and
         flagged.
     """
     length_ns = max(parent.duration_ns, 1)

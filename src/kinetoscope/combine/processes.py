@@ -1,8 +1,7 @@
 """Merges traces of several processes into one, on one time axis.
 
-What a number means only within its process (thread ids, addresses, streams, modules, sequence and correlation numbers,
-steps, cycles) stays apart: these rows are never made one, and name their row of `processes`. What is the same everywhere
-(strings, frames, stacks, shapes, arguments) is there once.
+Rows that are meaningful only within a process (thread ids, addresses, streams, modules, sequence and correlation numbers, steps, cycles) are
+never merged, and refer to their row of `processes`. Strings, frames, stacks, shapes and arguments are shared.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from kinetoscope.model.processes import Placement, by_wall_clock, described, one
 from kinetoscope.model.schema import STORED
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 
-# What would come out otherwise for all processes together. Paths tell the modules of one process apart.
+# Columns that would be derived differently from all processes. Paths identify modules within a process only.
 _NOT_DERIVED: dict[str, Sequence[str]] = {
     "threads": ("process", "rank"),
     "modules": ("path", "depth", "holder"),
@@ -37,10 +36,9 @@ def merge_processes(
 ) -> AnyTrace:
     """Merge traces of different processes into one trace.
 
-    It contains every row of every trace, on one time axis that starts with the earliest trace. Everything that is counted
-    within a process (steps, cycles, live memory, modules, links between forward and backward) is the same as in the trace
-    of that process alone. The table `processes` has a row for each process; `info` is that of the first trace, and
-    `info["processes"]` has the metadata of each process, in the order of that table.
+    It contains every row of every trace, on one time axis that starts with the earliest trace. Steps, cycles, live memory, modules, and links between
+    forward and backward are those of each process alone. The table `processes` has a row for each process; `info` is that of the first
+    trace, and `info["processes"]` has the metadata of each process, in the order of that table.
 
     Args:
         traces: The traces, each of one process or a result of this function. Join recordings of one process first, with
@@ -88,7 +86,7 @@ def _placements(traces: Sequence[TraceData], offsets_ns: Sequence[int | Placemen
 
 
 class _MergedProcesses(Joining):
-    # Spans are in order, as their threads are not mixed.
+    # Spans are sorted by thread, and threads of different processes stay apart.
     SORTED_BY: ClassVar = {"allocations": "time_ns", "samples": "time_ns", "steps": "start_ns"}
     SHARED: ClassVar = ("frames", "stacks", "shapes", "arguments")
     DERIVED: ClassVar = ()
@@ -128,7 +126,7 @@ class _MergedProcesses(Joining):
     # Tables
 
     def _not_derived(self, name: str) -> list[str]:
-        # What belongs to a process says so.
+        # Rows refer to their process.
         names, within = [*_NOT_DERIVED.get(name, ()), "process_row"], WITHIN_EACH.get(name, ("",))
         is_given = any(within[0] in part.trace.columns(name).given for part in self._parts)
         return [*names, *within] if is_given else names

@@ -21,15 +21,14 @@ from kinetoscope.model.run_info import RunInfo
 from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.tables.device.collectives import collectives
 
-# Moments at which ranks waited for each other: the barriers of `align_clocks`, and calls between ranks.
+# Ranks wait for each other at the barriers of `align_clocks` and in collectives.
 #
-# No rank leaves a meeting before all have entered it. A rank is seen to enter no later than it really does, and to leave
-# no earlier, so that what is seen of two ranks bounds the difference of their clocks from both sides.
+# No rank leaves such a meeting before all have entered it. The recorded entry is never too late, and the recorded exit never too early, so the
+# records of two ranks bound the difference of their clocks from both sides.
 
-# No rank can have the result of these before all have contributed. Of others, such as a broadcast or a call that may
-# send nothing to some, that is not so.
+# In these, no rank has the result before all have contributed; a broadcast, for example, may send nothing to some.
 MEETING_COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
-# Sources that write whole microseconds leave out what comes behind them, of the begin and of the duration.
+# Files with whole microseconds cut both start and duration.
 MICROSECOND_NS, CUT_OFF_NS = 1_000, 2_000
 _COLUMNS = (
     "name", "group", "group_ranks", "rank", "dtype", "input_elements", "output_elements", "transfer_start_ns", "transfer_ns",
@@ -38,7 +37,7 @@ _COLUMNS = (
 
 
 def clock_marks(trace: TraceData) -> list[tuple[str, int, int]]:
-    """The barriers of `align_clocks` that a trace was at, by their names, which no two barriers of any job share: when it entered and left each, on its axis."""
+    """The barriers of `align_clocks` in a trace: the globally unique name, and when it entered and left, in nanoseconds on its axis."""
     begin_ns = trace.run_info.start_monotonic_ns
     if begin_ns is None:
         return []
@@ -53,8 +52,8 @@ def _visits(traces: Sequence[TraceData]) -> Visits:
     throughout.
     """
     numbers: dict[Hashable, int] = {}
-    # The trace, the meeting, when it was entered and left, and whether those who meet leave together: whoever waits in a collective leaves it with
-    # the others; who leaves a barrier hears of it sooner or later.
+    # The trace, the meeting, when it was entered and left, and whether all leave together: ranks leave a collective at the same moment, but learn of the
+    # end of a barrier at different ones.
     visits: list[tuple[int, int, int, int, bool]] = []
     series: defaultdict[tuple[Hashable, ...], list[tuple[int, list[_Call]]]] = defaultdict(list)
     for index, trace in enumerate(traces):
@@ -75,7 +74,7 @@ def _visits(traces: Sequence[TraceData]) -> Visits:
 
 
 class _Call(NamedTuple):
-    """A call between ranks: what is the same on all of them, and when a rank entered and left it."""
+    """A collective: what is the same on all ranks, and when a rank entered and left it."""
 
     like: tuple[Hashable, ...]
     entered_ns: int
@@ -90,7 +89,7 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[_Call]]:
     in_microseconds = all(row["transfer_start_ns"] % MICROSECOND_NS == 0 for row in carried)
     calls_of: defaultdict[tuple[Hashable, ...], list[_Call]] = defaultdict(list)
     for row in carried:
-        # Two groups may be of the same ranks; calls to one of them are in order.
+        # Two groups may have the same ranks; only the calls of one group are in order.
         group = (row["group_ranks"] or "", row["group"] or "")
         if (
             row["name"] not in MEETING_COLLECTIVES
@@ -100,18 +99,18 @@ def _calls(trace: TraceData) -> dict[tuple[Hashable, ...], list[_Call]]:
             continue
         entered_ns = row["transfer_start_ns"]
         left_ns = entered_ns + row["transfer_ns"] + (CUT_OFF_NS if in_microseconds else 0)
-        # What a rank gives to an all_gather may have a size of its own.
+        # The input of an all_gather may have a different size on each rank.
         elements = row["input_elements"] if row["name"] == "all_reduce" else None
         key = (row["step"], group, row["name"], (row["process"], row["rank"]))
         calls_of[key].append(_Call((row["dtype"], elements), entered_ns, left_ns))
-    # A step that comes twice has its calls under one name.
+    # The calls of a step number that occurs twice cannot be told apart.
     repeated = Counter(trace.column("steps", "number").tolist())
     several = len(trace.columns("processes")) > 1
     return {key: calls for key, calls in calls_of.items() if several or repeated[key[0]] < 2}
 
 
 def aligned(traces: Sequence[TraceData]) -> list[Placement]:
-    """A place for every trace, the first at 0; where the error is -1, nothing ties a trace to the others, and its wall clock is used."""
+    """Place every trace, the first at 0; an error of -1 means that nothing connects a trace to the others, and its wall clock is used."""
     runs = [trace.run_info for trace in traces]
     begins_ns = [-1 if run.start_monotonic_ns is None else run.start_monotonic_ns for run in runs]
     errors_ns = [reading_error_ns(trace) for trace in traces]
@@ -138,7 +137,7 @@ def aligned(traces: Sequence[TraceData]) -> list[Placement]:
     return placements
 
 
-# Ranks record the same steps; their clocks on the wall may differ by so much.
+# Ranks record the same steps, but their wall clocks may differ by this.
 _MOST_APART_NS = 60 * 10**9
 
 
@@ -235,7 +234,7 @@ def _refuse(traces: Sequence[TraceData], names: Sequence[str]) -> None:
     for recorded in of_process.values():
         recorded.sort()
         for (begin_ns, end_ns, name), (next_begin_ns, _, other) in pairwise(recorded):
-            # Containers may have equal numbers, and record at the same time then; one process records one thing at a time.
+            # Containers may have equal process ids, but overlap in time; one process makes one recording at a time.
             if next_begin_ns in (begin_ns, 0) or next_begin_ns >= end_ns:
                 raise ArgumentError(
                     f"{name} and {other} are of one process. Pass one trace for each rank; join the cycles of a process "

@@ -1,4 +1,4 @@
-"""Adds to a trace what sources recorded beside the engine, from the rows that they appended to a file or in memory."""
+"""Adds to a trace what sources recorded in addition to the engine, from rows appended to a file or in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinetoscope.model.trace_data import AnyTrace, TraceData
 from kinetoscope.storage.appended_rows import AppendedRows, read_clocks, read_counters, read_losses
 
 CLOCK_MARKS = "clock_marks"
-"""The table of when this rank met the others, and the metadata that it becomes."""
+"""The table of when this rank was at barriers with others, and the metadata made of it."""
 
 
 def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
@@ -24,7 +24,7 @@ def with_rows(trace: AnyTrace, recordings: Sequence[AppendedRows]) -> AnyTrace:
 
     Args:
         trace: The trace, of one recording or several of one process; it is unchanged and shares its columns with the new one.
-        recordings: What was appended to each of them, in order of time, without what is in the trace already.
+        recordings: The rows appended to each of them, in order of time, without those that are in the trace already.
 
     Returns:
         The trace; the given one if there is nothing to add.
