@@ -1,7 +1,7 @@
-"""A process that a recorded program started and that records itself: a fork, or a Python of its own.
+"""A process that a recorded program started and that records itself: a fork, or another Python.
 
-What it knows about itself is metadata of its recording, and there at once, whoever is killed. Its note has what comes when the
-recording is over, and whether there is one.
+Facts about the process are metadata of its recording, written at its start, so that a kill does not lose them. Its note has the facts that are known only after
+the recording, and whether there is a recording.
 
 docs/children.md describes what a fork inherits. Nothing here may harm the job: a failure becomes a line in the note of
 this process, and the process continues unrecorded.
@@ -58,8 +58,8 @@ def follow(folder: str, options: str, began: str) -> None:
 def before_os_exit(call: Callable[[int], None]) -> None:
     """Call a function with the exit status before `os._exit` ends this process, or a fork of it.
 
-    The only function of Python that is replaced: forks end with it, `multiprocessing`'s among them, and so do programs that
-    want to skip their teardown, and Python runs no exit handler and raises no audit event then.
+    This is the only function of Python that is replaced. Forks end with it, those of `multiprocessing` among them, as do programs that skip their
+    teardown, and Python then runs no exit handlers and raises no audit event.
     """
     leaves = os._exit
 
@@ -80,13 +80,7 @@ class ChildRecording(ProgramRecording):
     problem = ""
 
     def __init__(self, program: Program, options: LaunchOptions, facts: dict[str, Any]) -> None:
-        """Prepare.
-
-        Args:
-            program: What runs.
-            options: What to record of it.
-            facts: What is known about the process: metadata of the recording, by key.
-        """
+        """Prepare to record a program with these options; `facts` about the process become metadata of the recording, by key."""
         super().__init__(program, options)
         self.facts = facts
 
@@ -109,9 +103,6 @@ class ChildRecording(ProgramRecording):
             return self._options.live_path
         self._session.trace.save(self._options.trace_path)
         return self._options.trace_path
-
-    def _metadata(self) -> dict[str, str]:
-        return super()._metadata() | {key: json.dumps(value) for key, value in self.facts.items()}
 
     def _cannot_start(self, error: Exception) -> None:
         self.problem = str(error)
@@ -144,7 +135,7 @@ class FollowedProcess:
         for name in _NEEDED_IN_FORKS:
             with suppress(ImportError):
                 importlib.import_module(name)
-        # Determined before the first fork, where it could not be.
+        # Determined before the first fork, because a fork cannot do it.
         collect.native_engine_status()
         os.register_at_fork(after_in_child=self._after_fork)
         util = sys.modules["multiprocessing.util"]
@@ -179,7 +170,7 @@ class FollowedProcess:
                 self._add_to_note(in_memory=True)
             if "rank" not in facts:
                 self._note_rank_at_first_step()
-            # Before the exit handlers that are registered already, among them those that tear torch down.
+            # Runs before the exit handlers that are registered already, such as those that tear torch down.
             atexit.register(self.finish)
         except Exception as error:  # noqa: BLE001  (a failure of the profiler must not end the process)
             self._add_to_note(problem=f"{type(error).__name__}: {error}")
@@ -262,7 +253,7 @@ class FollowedProcess:
 
     def _own_name(self) -> str:
         process = _current_process()
-        # A fork that `multiprocessing` did not make has its parent's object.
+        # In a fork not made by `multiprocessing`, this is the parent's object.
         if process is None or process is self._parents_process or process.name == "MainProcess":
             return ""
         worker = _worker_number(process)

@@ -1,9 +1,10 @@
 """The start-up hook of the Pythons that a recorded program starts: it records them once they import torch.
 
-Processes that `multiprocessing` spawns run it from their command line. `kinetoscope run --children` sets two environment variables, which processes inherit: `KINETOSCOPE_CHILDREN` names the
-run's folder, and PYTHONPATH begins with `start_up/`, whose `sitecustomize.py` loads this file by its path. Most of those
-Pythons never import torch, so this takes about two milliseconds and imports none of our modules: they come with torch.
-Other environments may have other Pythons, so this file needs no more than Python 3.7.
+Processes that `multiprocessing` spawns run it from their command line. `kinetoscope run --children` sets two inherited environment variables:
+`KINETOSCOPE_CHILDREN` is the run's folder, and PYTHONPATH begins with `start_up/`, whose `sitecustomize.py` loads this file by its path.
+
+Most of these Pythons never import torch, so this takes about two milliseconds, and imports our modules only with torch. Other environments may have
+other Pythons, so this file needs only Python 3.7.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gc
 import os
 import sys
 
-# A part of every Python: importing `importlib.util` would take longer than all of this.
+# Part of every Python; importing `importlib.util` would take longer than everything here.
 from _frozen_importlib_external import SourceFileLoader
 
 TYPE_CHECKING = False
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "KINETOSCOPE_CHILDREN"
-# In the run's folder while the program runs: a folder without it is that of a run that is over.
+# In the run's folder while the program runs; without it the run is over.
 OPTIONS_FILE = "run.options"
-# In the run's folder: one line for each Python that was started without this hook, saying why.
+# In the run's folder: a line for each Python that was started without this hook, with the reason.
 UNFOLLOWED_FILE = "unfollowed"
 NO_VARIABLES = "variables"
-# Under this name an inner `kinetoscope run`, which records this process itself, finds the hook of the outer one.
+# The name by which an inner `kinetoscope run`, which records this process itself, finds the hook of the outer one.
 NAME = "kinetoscope_child_hook"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -36,7 +37,7 @@ START_UP_FOLDER = os.path.join(_HERE, "start_up")
 # Where the path, the arguments and the environment are among the arguments of an audit event.
 _STARTS = {"subprocess.Popen": (0, 1, 3), "os.posix_spawn": (0, 1, 2), "os.exec": (0, 1, 2)}
 _SIGTERM = 15
-# Before the code of a spawned process. Whatever fails here, that runs.
+# Prepended to the code of a spawned process, which runs even if this fails.
 _SPAWNED = """\
 import sys
 try:
@@ -55,7 +56,7 @@ def begin(folder: str, watches: bool) -> None:
 
     Args:
         folder: The run's folder.
-        watches: Whether the run follows what this process starts.
+        watches: Whether to follow the processes that this one starts.
     """
     if not _goes_on(folder):
         return
@@ -84,7 +85,7 @@ def set_variables(folder: str) -> None:
 
 
 def spawned_with_hook(words: list[str], folder: str) -> list[str]:
-    """The command line of a process that `multiprocessing` spawns, with this hook before its own code; a frozen program's as it is."""
+    """The command line of a process that `multiprocessing` spawns, with this hook before its code; unchanged for a frozen program."""
     if words[-1:] != ["--multiprocessing-fork"] or words[-3:-2] != ["-c"]:
         return words
     return [
@@ -95,7 +96,7 @@ def spawned_with_hook(words: list[str], folder: str) -> list[str]:
 
 
 def load(name: str, folder: str = _HERE) -> ModuleType:
-    """Load a file by its path and on its own, because importing the package would import more."""
+    """Load a single file by its path, because importing the package would import more."""
     alone = f"kinetoscope_{name}"
     if alone not in sys.modules:
         path = os.path.join(folder, f"{name}.py")
@@ -161,10 +162,9 @@ def _note_problem(folder: str, problem: str) -> None:
 def watch(folder: str) -> None:
     """Note the Pythons that this process starts without the hook, and the processes that `multiprocessing` terminates.
 
-    Python tells its audit hooks of both, so none of its functions has to be replaced. Audit hooks cannot be removed: this
-    one does nothing once the run is over.
+    Python reports both to audit hooks, so no function is replaced. Audit hooks cannot be removed: this one does nothing once the run is over.
     """
-    # Python 3.7 has none.
+    # Not in Python 3.7.
     if not hasattr(sys, "addaudithook"):
         return
 
@@ -181,7 +181,7 @@ def watch(folder: str) -> None:
 def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
     if event == "os.kill":
         process, number = arguments
-        # Called by the hook, and that by the function that calls `os.kill`.
+        # Two frames up: the hook, and the function that calls `os.kill`.
         caller = sys._getframe(2).f_globals.get("__name__")
         if number == _SIGTERM and caller == "multiprocessing.popen_fork" and _goes_on(folder):
             load("notes").mark_terminated(folder, process)
@@ -194,7 +194,7 @@ def _note_event(folder: str, event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def why_not_followed(path: Any, words: Iterable[Any], environment: Mapping[Any, Any] | None) -> str:
-    """Why a program that is about to be started will not find the hook, if it is certainly a Python.
+    """Why a Python that is about to be started will not find the hook.
 
     Args:
         path: The executable.
@@ -202,8 +202,8 @@ def why_not_followed(path: Any, words: Iterable[Any], environment: Mapping[Any, 
         environment: Its environment; None for the one of this process.
 
     Returns:
-        The option that makes it ignore PYTHONPATH or the hook, such as `-I`; `NO_VARIABLES` where its environment lacks
-        ours; nothing for a Python that finds the hook, and for other programs.
+        The option that makes it ignore PYTHONPATH or the hook, such as `-I`; `NO_VARIABLES` if its environment lacks ours; an empty
+        text for a Python that finds the hook, and for other programs.
     """
     path = os.fsdecode(path)
     if path != sys.executable and not os.path.basename(path).startswith(("python", "pypy")):

@@ -1,4 +1,4 @@
-"""The processes that a recorded program starts: how they find the run, and how their recordings join the program's."""
+"""The processes that a recorded program starts: how they find the run, and how their recordings are merged."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kinetoscope.model.losses import Loss
     from kinetoscope.trace import Trace
 
-# What a child notes about itself when its recording is over already, by its key in the metadata of its trace.
+# Facts in the note of a child, by their key in the metadata of its trace.
 _NOTED = ("process_name", "rank", "ended", "processor_s")
-# The processor time that a Python with torch takes to end, after its recording: 0.4 to 0.9 s.
+# CPU time that a Python with torch takes to end after its recording: 0.4 to 0.9 s.
 _TEARDOWN_S = 1.0
 # Metadata of one process that would be wrong for a trace without the program's own.
 _OF_ONE = ("parent_process", "ancestors", "began", "command", "executable", "recorded_parent", "ended")
@@ -39,24 +39,24 @@ class Children:
         """Do nothing before `begin`."""
         self._options = options
         self._folder = options.children_folder
-        # Created at the start or, where only spawned processes are recorded, before the first of them.
+        # Created at the start, or before the first spawned process if only those are recorded.
         self._has_folder = False
         self._problems: Counter[str] = Counter()
-        # The processor time of those whose recordings were joined.
+        # CPU time of the processes whose recordings were merged.
         self.processor_s = 0.0
         # The notes of those that still run; their recordings stay where they are.
         self._running: list[str] = []
 
     @property
     def count(self) -> int:
-        """How many have begun to record."""
+        """How many child recordings there are."""
         try:
             return sum(entry.endswith(".recording") for entry in os.listdir(self._folder))
         except OSError:
             return 0
 
     def begin(self, before_os_exit: Callable[[int], None]) -> None:
-        """Follow the processes that this one starts from now on: all of them, or those that `multiprocessing` spawns.
+        """Follow the processes that this one starts: all of them, or only those that `multiprocessing` spawns.
 
         Args:
             before_os_exit: Called with the exit status if the program ends with `os._exit`.
@@ -87,7 +87,7 @@ class Children:
         FollowedProcess(self._folder, self._options, recording).watch_forks()
 
     def follow_this_fork(self) -> None:
-        """Record this process once it imports torch: it is a fork of the program from before the program did."""
+        """Record this fork, made before the program imported torch, once it imports torch itself."""
         AfterImport("torch", lambda: child_hook.record(str(self._folder), "fork")).wait()
 
     def _make_folder(self) -> None:
@@ -116,7 +116,7 @@ class Children:
         spawn.get_command_line = command_line  # type: ignore[attr-defined]
 
     def wait_for_spawned(self) -> None:
-        """Let `multiprocessing` end its processes now, as Python does in a moment, if they are recorded."""
+        """If spawned processes are recorded, let `multiprocessing` end them now; Python would do so a moment later."""
         if self._options.children or not self._has_folder:
             return
         from multiprocessing import active_children, util
@@ -128,7 +128,7 @@ class Children:
 
     def stop_following(self) -> None:
         """Stop following new processes."""
-        # A program that has changed its user (see `join`), or something else in the place of a folder that was never made.
+        # The program has changed its user (see `join`), or the folder was never made.
         with contextlib.suppress(PermissionError, NotADirectoryError):
             (self._folder / child_hook.OPTIONS_FILE).unlink(missing_ok=True)
 
@@ -144,8 +144,8 @@ class Children:
             program: The program's name.
 
         Returns:
-            The trace of all, on one clock, without children that ran no operator, or None where no process recorded anything; and
-            what the user should know that is not in its `losses`, which have the processes that could not be recorded or followed.
+            The merged trace without children that ran no operator, or None if no process recorded anything; and messages that are not in its
+            `losses`, which count the processes that could not be recorded or followed.
         """
         from kinetoscope.combine.extend import extend
         from kinetoscope.combine.processes import merge_processes
@@ -176,7 +176,7 @@ class Children:
         every = [*([program_trace] if program_trace is not None else []), *child_traces]
         joined = merge_processes(every) if len(every) > 1 else every[0] if every else None
         if joined is not None and program_trace is None:
-            # Of the first child, not of all; `processes` has them.
+            # These are of the first child only; `processes` has those of all.
             for key in _OF_ONE if len(every) > 1 else ():
                 joined.info.pop(key, None)
         counts = {"processes_not_recorded": problems, "processes_not_followed": self._not_followed()}
@@ -235,14 +235,14 @@ class Children:
         except (KinetoscopeError, OSError) as error:
             problems[str(error)] += 1
             return None
-        # A process that only imports torch, such as the server of forks, does nothing but collect garbage.
+        # A process that only imports torch, such as the fork server, does nothing but collect garbage.
         if garbage_collections(trace).all() and len(trace.columns("allocations")) == 0:
             trace.close()
             return None
         trace.info.update({key: note[key] for key in _NOTED if key in note})
-        # The note of a process that has only just begun is empty; its recording has the process id too.
+        # The note of a process that has just begun is empty; its recording has the process id, too.
         ticks = notes.start_ticks(trace.run_info.process or 0)
-        # A process states how it ends right before it closes its recording, and may be terminated in between.
+        # A process writes how it ends just before it closes its recording, and may be terminated in between.
         ended = note.get("ended") or (trace.run_info.ended if trace.run_info.complete else "")
         runs = not ended and ticks != 0 and note.get("start_ticks", ticks) == ticks
         if runs:
@@ -257,7 +257,7 @@ class Children:
             )
             trace.info["ended"] = "still running" if runs else otherwise
         if terminated:
-            # That is how `multiprocessing` ends its daemons: what they had recorded by then is all there is.
+            # `multiprocessing` ends its daemons this way, so what they recorded is complete.
             trace = extend(trace, info={"complete": True}, without_losses=(NOT_STOPPED,))
         return without_launcher(trace)
 
@@ -277,7 +277,7 @@ def _make_folder(folder: Path, options: LaunchOptions) -> None:
             )
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Fails if somebody else has just created it.
+    # Fails if another user has just created it.
     folder.mkdir(mode=0o700)
     status = folder.lstat()
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:

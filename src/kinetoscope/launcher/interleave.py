@@ -1,4 +1,4 @@
-"""Two programs that run in turn, in random order, each time recorded: what `kinetoscope ab` compares."""
+"""Records two programs in turn, in random order, for `kinetoscope ab` to compare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kinetoscope.trace.opening import measure_runs
 
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?$")
 _LAST_LINES = 5
-# From so many processors on, the first one is left to the system, which handles most interrupts there.
+# With so many CPU cores, the first one is left to the system, which handles most interrupts there.
 _PROCESSORS_TO_SPARE = 4
 MOST_SEEDS = 1 << 16
 
@@ -50,11 +50,11 @@ class Interleaved:
     """Both programs, run in rounds: in each round both run once, in random order.
 
     Attributes:
-        contenders: The program that the other is compared with, as `base`, and the other one, as `new`, each with the working directory that
-            it runs in; the same one shows what differences this machine can see.
-        folder: Where the recordings are written, and what the programs print.
+        contenders: The programs `base` and `new`, each with its working directory. Two equal ones show which differences this
+            machine can detect.
+        folder: Where recordings and logs are written.
         order: Random numbers that choose which one runs first.
-        margins: When a difference of times counts.
+        margins: When a difference counts.
         warm_up: How many of the first steps of each recording to leave out; see `compare`.
         runs: What the recordings of each program did.
     """
@@ -72,7 +72,7 @@ class Interleaved:
         return len(self.runs["new"])
 
     def run_round(self) -> Iterator[str]:
-        """Run both once; before each, its side is yielded: `base` or `new`.
+        """Run both once, and yield `base` or `new` before each.
 
         Raises:
             StateError: A program failed, or recorded nothing.
@@ -110,23 +110,23 @@ class Interleaved:
 
 
 def visible_percent(comparison: Comparison) -> float:
-    """The smallest difference of a step that a comparison could have told from none, in percent of a step; infinite after one round."""
+    """The smallest step time difference that the comparison could detect, in percent of a step; infinite after one round."""
     step = comparison.whole
     return 100 * max(step.high_ns - step.change_ns, step.change_ns - step.low_ns) / max(step.base_ns, 1.0)
 
 
 @contextmanager
 def pinned(processors: str | None = None) -> Iterator[list[int]]:
-    """Pin this process, and those that it starts, to some processors, if the system supports it.
+    """Pin this process, and those that it starts, to some CPU cores, if the system supports it.
 
     Args:
         processors: Such as `2-5,7`; None for all that this process may use, without the first one of four or more.
 
     Yields:
-        The processors; empty if the system cannot pin.
+        The cores; empty if the system cannot pin.
 
     Raises:
-        ArgumentError: This is no list of processors that this process may use.
+        ArgumentError: This is not a list of cores that this process may use.
     """
     if not hasattr(os, "sched_setaffinity"):
         if processors is not None:
@@ -151,15 +151,15 @@ def pinned(processors: str | None = None) -> Iterator[list[int]]:
 
 @contextmanager
 def checked_out(revision: str, target: Path, folder: Path) -> Iterator[Path]:
-    """Check out a revision of the git repository around `folder`, for as long as the context is open.
+    """Check out a revision of the git repository around `folder` while the context is open.
 
     Args:
         revision: A commit, branch or tag.
-        target: Where; it must not exist.
+        target: The folder to check out into, which must not exist.
         folder: A folder in the repository.
 
     Yields:
-        The folder of that name in the revision.
+        The same folder in the checked-out revision.
 
     Raises:
         ArgumentError: This is not in a git repository, or there is no such revision.

@@ -1,11 +1,10 @@
-"""The notes that followed processes leave in the run's folder: one small JSON file each, complete or not there at all.
+"""The notes that followed processes leave in the run's folder: one small JSON file each, written atomically.
 
 Loaded by path in Pythons that cannot import Kinetoscope (see `child_hook`): standard library only, and Python 3.7.
 
-What a process knows about itself is in its recording (see `child`). A note has what cannot be there, and so is a file: that there
-is no recording because another Python or a full disk prevented it, that it is in memory until the process ends, what is found
-out when the recording is over, and which processes were terminated by a parent that may have no recording itself. A note is
-written when its process begins and again whenever something in it changes, so a process that is killed loses nothing.
+Most facts about a process are in its recording (see `child`). A note has the rest: why there is no recording, that it is in memory until the
+process ends, facts known only after the recording, and which processes were terminated by a parent, which may have no recording itself. A note is
+written at the start of its process and at each change, so a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SUFFIX = ".json"
 
 
 def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
-    """Create a note under a name that is not in use.
+    """Create a note under an unused name.
 
     Args:
         folder: The run's folder.
@@ -29,7 +28,7 @@ def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
         facts: The contents.
 
     Returns:
-        The name, with a number appended where needed; None where the folder is gone because the run is over.
+        The name, with a number appended if needed; None if the folder is gone because the run is over.
     """
     for number in range(1, 10_000):
         free = name if number == 1 else f"{name}.{number}"
@@ -46,7 +45,7 @@ def claim(folder: str, name: str, facts: dict[str, Any]) -> str | None:
 
 
 def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
-    """Replace a note; does nothing where the run is over."""
+    """Replace a note; does nothing if the run is over."""
     path = os.path.join(folder, name + SUFFIX)
     fresh = f"{path}.{os.getpid()}"
     try:
@@ -62,7 +61,7 @@ def rewrite(folder: str, name: str, facts: dict[str, Any]) -> None:
 
 
 def mark_terminated(folder: str, process: int) -> None:
-    """Note that the parent of a process is about to terminate it; does nothing where the run is over."""
+    """Note that the parent of a process is about to terminate it; does nothing if the run is over."""
     ticks = start_ticks(process)
     if ticks:
         try:
@@ -72,7 +71,7 @@ def mark_terminated(folder: str, process: int) -> None:
 
 
 def was_terminated(folder: str, process: int, ticks: int) -> bool:
-    """Whether the parent of the process that started at those ticks terminated it."""
+    """Whether a process, identified by its id and start in ticks, was terminated by its parent."""
     return os.path.exists(_mark(folder, process, ticks))
 
 

@@ -124,7 +124,7 @@ class LaunchOptions:
         return 0 if self.steps is None else self.steps[0]
 
     def move_at(self, step: int) -> Move | None:
-        """Whether recording starts or stops when an optimizer step begins, counted from the start of the program."""
+        """Whether recording starts or stops at the beginning of an optimizer step, counted from the start of the program."""
         first, end = self.steps or (0, None)
         return Move.START if step == first else Move.STOP if step == end else None
 
@@ -166,14 +166,14 @@ def options_for(
     summaries: str | os.PathLike[str] | None,
     **options: Any,
 ) -> LaunchOptions:
-    """How a program is recorded into files that can be written.
+    """The options of a program's recording, with a prefix whose folder can be written to.
 
     Args:
         program: What will run.
         output: The user's choice of names, see `choose_prefix`.
         folder: The working directory, absolute.
         environment: The program's environment variables.
-        say: Called with a sentence if the files are not where they would usually be.
+        say: Called with a sentence if the files are written elsewhere.
         summaries: Where summaries go, relative to `folder`: a folder or a `.parquet` file; None for nowhere.
         **options: The other options of `LaunchOptions`.
 
@@ -195,8 +195,8 @@ def choose_prefix(
     """Choose what the names of the files begin with.
 
     Args:
-        output: The user's choice, with or without a suffix; None names the files after the program, with a number where
-            files of an earlier run have that name.
+        output: The user's choice, with or without a suffix; None names the files after the program, with a number if files of that
+            name exist.
         program: What will run.
         folder: The working directory, absolute.
         environment: The program's environment variables; a rank of a distributed job (`RANK`) has its number in the name.
@@ -232,12 +232,12 @@ def choose_prefix(
 
 
 def writable_prefix(prefix: Path, *, chosen: bool, say: Callable[[str], object]) -> Path:
-    """Return a prefix in a folder that can be written to; this is found before the program starts.
+    """Return a prefix in a folder that can be written to, checked before the program starts.
 
     Args:
-        prefix: What the names of the files should begin with; its folder is created if missing.
-        chosen: Whether the user chose it; otherwise a new folder for temporary files takes its place where necessary.
-        say: Called with a sentence on that.
+        prefix: The desired prefix; its folder is created if missing.
+        chosen: Whether the user chose it; if not, a new temporary folder may replace its folder.
+        say: Called with a sentence in that case.
 
     Raises:
         ArgumentError: The folder that the user chose cannot be written to, nor created; or no folder can.

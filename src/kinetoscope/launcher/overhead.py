@@ -1,11 +1,11 @@
-"""The cost of recording on this machine: two small programs, timed with and without it, and the estimate for a run.
+"""Measures the cost of recording on this machine, by two small programs with and without it, and estimates the cost for a run.
 
-The cost of a record depends on what ran since the previous one: in a loop of tiny operators the recorder's code and data stay in
-the processor's caches, after a large operator they come from memory, which costs two to four times as much. So the cost is
-measured twice: in a step of tiny operators, and with the caches overwritten between them. A run is interpolated between the two.
+The cost of a record depends on what ran since the previous one: in a loop of tiny operators the recorder's code and data stay in the CPU's caches;
+after a large operator they come from memory, which costs two to four times as much. So the cost is measured in a step of tiny operators, and with
+the caches overwritten between them. A run is interpolated between the two.
 
-All of it is processor time: of a step in which other programs had the processors for most of the time, recording took a larger part than of
-its time by the clock. On a busy machine the caches are overwritten by others, too, so that a record may cost anything between the two.
+All costs are CPU time, so their share of wall time is smaller if other programs used the CPU cores. On a busy machine other programs overwrite the
+caches, too, and a record may cost anything between the two.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from kinetoscope.launcher.options import LaunchOptions
     from kinetoscope.trace import Trace
 
-# Processor time, and wall time on a busy machine.
+# CPU time, and wall time on a busy machine.
 ENOUGH_S, PATIENCE_S = 0.4, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS, GROUPS = 6, 24, 3
 # Other processes make steps longer, never shorter.
 UNDISTURBED = 0.25
-# The first records of a recording cost more: its memory is new. In a run they are few, so they are not timed.
+# The first records of a recording cost more, because its memory is new. They are few in a run, and not timed.
 _WARM_UP_RECORDS = 4_000
-# After this much other work the recorder has left the caches completely.
+# After this much other work nothing of the recorder is in the caches.
 _LONG_NS = 1_000_000
-# More than the caches that a core has to itself.
+# More than the private caches of a core.
 _CACHES_BYTES = 4 << 20
-# How far off the estimate can be for other programs than those measured; see benchmarks/overhead_estimate.py.
+# The possible relative error for other programs; see benchmarks/overhead_estimate.py.
 MODEL_ERROR = 0.2
-# The same where other programs overwrite the caches.
+# The same if other programs overwrite the caches.
 DISTURBED_ERROR = 0.5
-# From this part of the time on, others had the processors often enough to matter.
+# Above this share of time without a CPU core, other programs matter.
 _MUCH = 0.05
 _ENOUGH_GAPS = 1_000_000
 
@@ -76,7 +76,7 @@ class Overhead:
 
     Attributes:
         costs: In the programs that were timed, by increasing spacing; at least two.
-        is_disturbed: Whether other programs had the processors for a part of the measurement.
+        is_disturbed: Whether other programs used the CPU cores during part of the measurement.
     """
 
     costs: tuple[RecordCost, ...]
@@ -84,7 +84,7 @@ class Overhead:
 
     @property
     def is_rough(self) -> bool:
-        """Whether the machine was too busy for more than an order of magnitude."""
+        """Whether the machine was too busy for more than a rough estimate."""
         return any(cost.high_ns - cost.low_ns > max(0.0, cost.record_ns) for cost in self.costs)
 
     def record_ns(self, spacing_ns: float) -> float:
@@ -92,7 +92,7 @@ class Overhead:
         return self._between(spacing_ns, lambda cost: cost.record_ns)
 
     def share(self, records: Records) -> tuple[float, float, float]:
-        """The share of the time that a process ran which recording took.
+        """The share of a process's running time that recording took.
 
         Args:
             records: What was recorded of it.
@@ -104,7 +104,7 @@ class Overhead:
         highest = self._between(records.spacing_ns, lambda cost: cost.high_ns)
         error = MODEL_ERROR
         if self.is_disturbed or records.waits_much:
-            # Either may have had the caches of the other.
+            # Other programs may have overwritten the caches.
             lowest = min(lowest, *(max(0.0, cost.low_ns) for cost in self.costs))
             highest = max(highest, *(cost.high_ns for cost in self.costs))
             error = DISTURBED_ERROR
@@ -125,7 +125,7 @@ class Overhead:
         log_spacing = log(max(1.0, spacing_ns))
         if log_spacing >= log_spacings[0]:
             return float(np.interp(log_spacing, log_spacings, costs_ns))
-        # A lower cost far apart is noise, and is not extrapolated.
+        # A lower cost at a larger spacing is noise, and is not extrapolated.
         rise_ns = max(0.0, costs_ns[1] - costs_ns[0]) / max(log_spacings[1] - log_spacings[0], 1e-9)
         return max(costs_ns[0] / 2, costs_ns[0] - (log_spacings[0] - log_spacing) * rise_ns)
 
@@ -140,7 +140,7 @@ class Records:
         whole_ns: The time of the steps, or of the recording.
         in_steps: Whether it has steps.
         spacing_ns: The mean time from one span to the next while the thread ran.
-        ran_ns: `whole_ns` without the time in which the thread of the loop was ready to run, but had no processor.
+        ran_ns: `whole_ns` without the time in which the loop's thread was ready to run, but had no CPU core.
     """
 
     process: str
@@ -152,7 +152,7 @@ class Records:
 
     @property
     def waits_much(self) -> bool:
-        """Whether other programs had the processors for a part of the time that matters."""
+        """Whether other programs used the CPU cores for long enough to matter."""
         return self.ran_ns < (1 - _MUCH) * self.whole_ns
 
 
@@ -164,7 +164,7 @@ def records_of(trace: Trace) -> tuple[Records, ...]:
         shares = host_shares(trace, row)
         count = int(shares.counts.sum())
         ran_ns = max(shares.whole_ns - _waited_ns(trace, row), 1)
-        # Where the thread had no processor, the next record waits for one, too.
+        # While the thread has no CPU core, the next record waits, too.
         spacing_ns = min(spacing_of(trace, shares.counts), max(1.0, ran_ns / max(count, 1)))
         name = "" if row is None else table["name"][row]
         records.append(Records(name, count, shares.whole_ns, shares.in_steps, spacing_ns, ran_ns))
@@ -217,8 +217,8 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
 def measure_overhead(options: LaunchOptions) -> Overhead | None:
     """Time two small programs with and without a recording with these options, in turns.
 
-    Uses the processor time of this thread, and of many steps those that were disturbed least, so that other load on the
-    machine matters little. Takes about 0.4 s, and up to a second on a busy machine.
+    Uses CPU time of this thread and the least disturbed of many steps, so that other load matters little. Takes about 0.4 s,
+    and up to a second on a busy machine.
 
     Args:
         options: How the programs are recorded.
@@ -234,13 +234,13 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
     gc.disable()
     try:
         with warnings.catch_warnings():
-            # One session makes all recordings, and most of them are never read.
+            # One session makes all recordings, most of which are never read.
             warnings.simplefilter("ignore")
             # Independent of the defaults that the program has set.
             with torch.inference_mode(mode=False), torch.enable_grad():
                 with torch.device("cpu"), torch.random.fork_rng(devices=[]):
                     step, layers = _training_step(rows=8, width=32), _single_layers(rows=8, width=32)
-                # No `torch.device` here: it would send every call through a Python function, which few programs do.
+                # Not under `torch.device`, which sends every call through a Python function, as few programs do.
                 programs = [
                     TimedProgram([step], 8, time.thread_time_ns),
                     TimedProgram(layers, 8, time.thread_time_ns, _overwrite_caches()),
@@ -260,7 +260,7 @@ class TimedProgram:
         parts: What a step runs, one after the other.
         per_slice: The number of timed steps in a slice.
         clock_ns: The clock.
-        before_part: What runs before each part of a timed step, and is not timed.
+        before_part: Runs before each part of a timed step, untimed.
     """
 
     parts: Sequence[Callable[[], object]]
@@ -274,7 +274,7 @@ class TimedProgram:
     _warm_up: int = field(default=1, init=False)
 
     def take_turn(self, session: Any) -> None:
-        """Time a slice of each kind, the other kind first in every second turn."""
+        """Time a slice with and one without recording, in alternating order."""
         if not self._records:
             self._count(session)
         if len(self._bare_ns) % 2 == 0:
@@ -332,7 +332,7 @@ class TimedProgram:
 
 
 def measured(programs: list[TimedProgram], session: Any) -> Overhead | None:
-    """Alternate between programs for a while."""
+    """Time programs in turns; None if one of them made no records."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     for done in range(MOST_ROUNDS):
         spent = time.thread_time() - begin_cpu_s >= ENOUGH_S or time.monotonic() - begin_s >= PATIENCE_S

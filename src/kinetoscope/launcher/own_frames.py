@@ -1,4 +1,4 @@
-"""Remove the frames of this command from the bottom of recorded stacks: they are not the program's."""
+"""Removes the frames of this command from the bottom of recorded stacks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _SCRIPT_NAMES = ("kinetoscope", "__main__.py")
 
 
 def without_launcher(trace: Trace) -> Trace:
-    """Return the trace with stacks that begin with the program, as if Python had been started with it.
-
-    The given trace is not changed, and is returned itself if there is nothing to remove.
-    """
+    """Return the trace with stacks that begin with the program; the given one if there is nothing to remove."""
     strings = trace.strings
     is_ours = np.array(
         [text.startswith(_OURS) or os.path.basename(text) in _SCRIPT_NAMES for text in strings],
@@ -34,7 +31,7 @@ def without_launcher(trace: Trace) -> Trace:
     stacks = trace.columns("stacks")
     parents, frames = stacks["parent"].copy(), stacks["frame"]
     ours = np.append(is_ours[trace.column("frames", "file")], False)[frames]
-    # A frame is the launcher's only if all below it are: the program may use click too.
+    # A frame is ours only if all below it are: the program may use click, too.
     while True:
         below = (parents < 0) | np.append(ours, False)[parents]
         if not (ours & ~below).any():

@@ -20,12 +20,12 @@ from kinetoscope.display.terminal import complain
 from kinetoscope.flight.environment import leave_on_from_torch
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-# Code below the program's frames on the stack.
+# Our code, below the program's frames on the stack.
 OUR_FOLDERS = tuple(os.path.join(_PACKAGE, room, "") for room in ("launcher", "cli"))
 
 
 class CannotRun(ArgumentError):
-    """There is no such program; `exit_code` is the exit code of Python in that case."""
+    """There is no such program; `exit_code` is what Python would exit with."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -39,13 +39,13 @@ def installed_script(command: str) -> str | None:
         Its path; None if there is a file of that name here, or no such command.
 
     Raises:
-        CannotRun: The command is no Python script.
+        CannotRun: The command is not a Python script.
     """
     path = None if os.path.exists(command) or os.path.dirname(command) else shutil.which(command)
     if path is None:
         return None
     with open(path, "rb") as file:
-        # Behind a long path of Python, the first line names a shell.
+        # If the path of Python is long, the first line names a shell instead.
         beginning = file.readline(300) + file.readline(300)
     if beginning.startswith(b"#!") and b"python" in beginning:
         return path
@@ -81,14 +81,14 @@ class Program:
         return [*(["-m"] if self.is_module else []), self.target, *self.arguments]
 
     def run(self) -> None:
-        """Run it as `__main__`. Its exceptions are raised, including `SystemExit`.
+        """Run it as `__main__`; its exceptions are raised, including `SystemExit`.
 
         Raises:
             CannotRun: There is no such program.
         """
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
-        # Stays after the end: exit handlers, unpickling and spawned workers look it up.
+        # Stays in place after the end, for exit handlers, unpickling and spawned workers.
         sys.modules["__main__"] = main
         code = self._find_module(main) if self.is_module else self._find_script(main)
         exec(code, main.__dict__)  # noqa: S102
@@ -195,10 +195,10 @@ def _put_first(folder: str, *, even_if_safe: bool = False) -> None:
 def take_name_of_python() -> None:
     """Give this process the name that the system gives Python.
 
-    Linux names a process after its script, which is `kinetoscope` here, and each thread after the one that starts it: unnamed
-    threads of the program would have that name, in the trace and in `top`.
+    Linux names a process after its script, here `kinetoscope`, and a thread after the one that starts it, so unnamed threads of the program would have that
+    name in the trace and in `top`.
     """
-    # There is no such file on other systems, and nothing depends on it.
+    # Linux only, and nothing depends on it.
     with suppress(OSError):
         Path("/proc/self/comm").write_text(os.path.basename(sys.executable)[:15], encoding="utf-8")
 

@@ -28,31 +28,31 @@ if TYPE_CHECKING:
     from kinetoscope.launcher.program import Program
     from kinetoscope.trace import Trace
 
-# Each keeps its recording on disk, or in torch's memory, until the end.
+# Each cycle keeps its recording on disk, or in torch's memory, until the end.
 MOST_CYCLES = 100
 
 
 @dataclass(frozen=True)
 class HelperTime:
-    """The processor time of the recorder's own threads, beside those that it records.
+    """The CPU time of the recorder's own threads.
 
     Attributes:
-        helpers_ns: What they have used.
-        process_ns: What the whole process has used.
+        helpers_ns: CPU time of these threads.
+        process_ns: CPU time of the whole process.
     """
 
     helpers_ns: int
     process_ns: int
 
     def since(self, before: HelperTime) -> HelperTime:
-        """The processor time since an earlier reading."""
+        """The CPU time since an earlier reading."""
         return HelperTime(
             max(self.helpers_ns - before.helpers_ns, 0), max(self.process_ns - before.process_ns, 0)
         )
 
 
 def helper_time() -> HelperTime | None:
-    """Read it; None if the system does not report the time of other threads."""
+    """Read the CPU time; None if the system does not report that of other threads."""
     threads = own_threads()
     helpers_ns = sum(map(processor_ns, threads))
     return HelperTime(helpers_ns, time.process_time_ns()) if helpers_ns or not threads else None
@@ -68,10 +68,10 @@ class Finished:
         ended: How it ended, such as `exit code 0`.
         options: How it was recorded.
         files: The files written, the trace first.
-        overhead: What recording cost, or None where that was not measured.
-        helpers: What the recorder's own threads used of processors meanwhile, or None where that is not known.
+        overhead: What recording cost; None if not measured.
+        helpers: The CPU time of the recorder's own threads during the recording; None if unknown.
         engine: The engine that recorded.
-        messages: What the user should know beyond that.
+        messages: Further information for the user.
         process_peak_bytes: The most physical memory that the process held until the program ended; 0 if unknown.
     """
 
@@ -118,7 +118,8 @@ class ProgramRecording:
         self.steps_done = 0
         self.messages: list[str] = []
         self.own_children_s = 0.0
-        # Until there is a session, which has the state from then on.
+        self.facts: dict[str, Any] = {}
+        # The state until there is a session, which then has it.
         self._state = SessionState.IDLE
 
     @property
@@ -196,7 +197,7 @@ class ProgramRecording:
             return []
 
     def stop_waiting(self) -> None:
-        """Wait neither for torch nor for a step any longer. In a fork the recording is the parent's."""
+        """Stop waiting for torch or for a step, as in a fork, where the recording is the parent's."""
         self._torch_import.give_up()
         if self._watches_steps:
             collect.OPTIMIZER_STEPS.forget(self._after_step)
@@ -230,14 +231,15 @@ class ProgramRecording:
         """Start the session; if that fails, the program ends here, before it has used any resources."""
         before_s = children_cpu_s()
         try:
-            # Not truncated in place: another process may still have the old one mapped. What is no file the recorder refuses.
+            # Not truncated in place: another process may have the old file mapped. The recorder refuses what is not a file.
             if _is_regular_file(self._options.live_path):
                 self._options.live_path.unlink(missing_ok=True)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 session = self._options.session(self._options.live_path)
-                for key, value in self._metadata().items():
-                    session.preset_metadata_json(key, value)
+                session.preset_metadata_json("program", self.description(None))
+                for key, value in self.facts.items():
+                    session.preset_metadata_json(key, json.dumps(value))
                 session.start()
         except (KinetoscopeError, OSError) as error:
             self._cannot_start(error)
@@ -259,7 +261,7 @@ class ProgramRecording:
         sys.exit(1)
 
     def stop(self) -> None:
-        """Stop recording, and wait neither for torch nor for a step any longer; a second call does nothing."""
+        """Stop recording, or stop waiting for torch or a step; a second call does nothing."""
         self.stop_waiting()
         if self._session is not None and self.state is SessionState.RECORDING:
             now = helper_time()
@@ -283,9 +285,6 @@ class ProgramRecording:
             self._start()
         elif move is Move.STOP:
             self.stop()
-
-    def _metadata(self) -> dict[str, str]:
-        return {"program": self.description(None)}
 
     def description(self, ended: str | None) -> str:
         """Describe the program, as JSON for the trace's metadata."""
@@ -313,7 +312,7 @@ def _is_regular_file(path: Path) -> bool:
 
 
 class InstalledRecording(ProgramRecording):
-    """Records what a program profiles itself with `torch.profiler`, which is Kinetoscope while it runs."""
+    """Records what a program itself profiles with `torch.profiler`, which Kinetoscope replaces."""
 
     _cycles: deque[collect.Cycle]
     _ended = 0

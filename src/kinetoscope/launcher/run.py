@@ -1,4 +1,4 @@
-"""One run of a program under a recording: in this process (`ProgramRun`), or in one of its own (`launch`)."""
+"""Runs a program under a recording: in this process (`ProgramRun`), or in a new one (`launch`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kinetoscope.launcher.overhead import Overhead
     from kinetoscope.trace import Trace
 
-# How long a program may take to end by the interrupt of its own, before it is sent another one.
+# How long an interrupted program may take to end, before it is interrupted again.
 _INTERRUPT_S = 2.0
 
 
@@ -180,7 +180,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 class RunObserver:
-    """Callbacks during a run; does nothing itself.
+    """Callbacks during a run, which do nothing by default.
 
     Attributes:
         measures_overhead: Whether to measure the cost of recording at the end, for `finished`.
@@ -225,7 +225,9 @@ class ProgramRun:
 
     def execute(self) -> None:
         """Run the program, and exit as it does."""
-        _leave_outer_run()
+        if (outer := sys.modules.get(child_hook.NAME)) is not None:
+            # This process is a child of an outer run with --children, and is recorded here only.
+            outer.give_up()
         if self._children is not None:
             self._children.begin(self._before_os_exit)
         atexit.register(self._finish)
@@ -234,7 +236,7 @@ class ProgramRun:
             atexit.unregister(util._exit_function)  # noqa: SLF001  (Python's own)
             atexit.register(util._exit_function)  # noqa: SLF001  (Python's own)
         os.register_at_fork(after_in_child=self._after_fork)
-        # Before recording begins, because it is a write: the progress line ends at the program's first.
+        # Before recording begins, because the progress line ends at the first write of the process.
         take_name_of_python()
         try:
             with exiting_as_python(self._note_end):
@@ -242,12 +244,13 @@ class ProgramRun:
                 self._program.run()
         finally:
             if self._children is not None and self._children.count and os.getpid() == self._process:
-                # The libraries that write files import it, and once Python ends that is too late. Torch has it.
+                # Libraries that write files import it, which is too late once Python exits.
                 importlib.import_module("concurrent.futures.thread")
 
     def _note_end(self, error: BaseException) -> None:
         if isinstance(error, SystemExit):
-            self._ended = _exit_text(error.code)
+            is_number = error.code is None or isinstance(error.code, int)
+            self._ended = f"exit code {int(error.code or 0) & 0xFF if is_number else 1}"
         elif isinstance(error, KeyboardInterrupt):
             self._ended = "interrupted"
         elif isinstance(error, CannotRun):
@@ -309,7 +312,7 @@ class ProgramRun:
             self._recording.stop()
             self._observer.recorded()
             self._trace = self._recording.end(self._ended)
-            # With --install the program chose what to record, each time anew: there is no single cost.
+            # With --install the program chose what to record each time, so there is no single cost.
             if self._trace is not None and self._observer.measures_overhead and not self._options.install:
                 from kinetoscope.launcher.overhead import measure_overhead
 
@@ -372,8 +375,8 @@ class ProgramRun:
         except KeyboardInterrupt:
             complain(f"interrupted{self._where_recording()}")
         if self._ended == "interrupted":
-            # Python ends by the signal when the last code it ran from outside was interrupted; loading an extension
-            # module above may have run some. Nothing is printed: the hook is the silent one.
+            # Python exits by the signal only if the last top-level code was interrupted, and loading an extension module above may
+            # have run some. The hook set before prints nothing.
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _with_children(self, children: Children) -> Trace | None:
@@ -403,21 +406,8 @@ def _give_free_memory_back() -> None:
 
 def _peak_bytes() -> int:
     """Peak physical memory of this process since its last `exec`."""
-    # Unlike `ru_maxrss`, this leaves out what the process that started it held.
+    # Unlike `ru_maxrss`, this does not include the peak of the process before `exec`.
     with suppress(OSError, StopIteration), open("/proc/self/status", "rb") as lines:
         return int(next(line for line in lines if line.startswith(b"VmHWM:")).split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _leave_outer_run() -> None:
-    """If this process is a child of an outer run with --children, record it here only."""
-    outer: Any = sys.modules.get(child_hook.NAME)
-    if outer is not None:
-        outer.give_up()
-
-
-def _exit_text(code: object) -> str:
-    if code is None or isinstance(code, int):
-        return f"exit code {int(code or 0) & 0xFF}"
-    return "exit code 1"

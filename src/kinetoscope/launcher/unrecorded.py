@@ -1,4 +1,4 @@
-"""What a run without --children says of the processes that the program starts: by their processor time, which costs nothing to read."""
+"""The message of a run without --children about unrecorded processes, from their CPU time, which costs nothing to read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kinetoscope.model import units
 
-# Less processor time than this, or than this part of the program's own, is not mentioned.
+# Less CPU time, or a smaller share of the program's own, is not mentioned.
 LEAST_CPU_S, LEAST_SHARE = 1.0, 0.01
 
 
@@ -18,7 +18,7 @@ def unrecorded_children(used_s: float, engine: str) -> list[str]:
     """Return a message about processes that a program started and that are not recorded, if they used much time.
 
     Args:
-        used_s: The processor time of these processes.
+        used_s: The CPU time of these processes.
         engine: The engine that was chosen.
     """
     if used_s < LEAST_CPU_S or used_s < LEAST_SHARE * time.process_time():
@@ -30,7 +30,7 @@ def unrecorded_children(used_s: float, engine: str) -> list[str]:
 
 
 def children_cpu_s() -> float:
-    """The processor time of all processes that this one has started and waited for, and of those that run."""
+    """The CPU time, in seconds, of all processes that this one has started, ended or running."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     total_s = used.ru_utime + used.ru_stime
     for process in descendants()[1:]:
@@ -42,7 +42,7 @@ def children_cpu_s() -> float:
 
 
 def descendants() -> list[int]:
-    """This process, and all that it and they have started and that run."""
+    """The ids of this process and its running descendants."""
     processes = [os.getpid()]
     for process in processes:
         for file in Path(f"/proc/{process}/task").glob("*/children"):
