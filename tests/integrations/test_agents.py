@@ -187,7 +187,7 @@ def test_no_summary_or_recording_of_a_folder_leads_outside(folder):
 
 def test_a_job_is_named_by_one_folder_only(folder):
     for name in ("..", "a/..", "../x"):
-        with pytest.raises(ArgumentError, match="is no job that was left on"):
+        with pytest.raises(ArgumentError, match="is not a job with the flight recorder on"):
             TraceAnswers([folder]).last(name)
 
 
@@ -266,7 +266,7 @@ def test_a_job_that_runs_can_be_looked_at_and_captured(folder, tmp_path, monkeyp
         assert json.loads(last)["ranks"][0]["step"] == 2
         assert json.loads(by_name)["job"] == place.name
         assert outside
-        assert "is no job that was left on" in why
+        assert "is not a job with the flight recorder on" in why
         answered = []
         thread = threading.Thread(
             target=lambda: answered.extend(

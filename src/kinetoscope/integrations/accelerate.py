@@ -48,7 +48,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
     """A context that profiles the training in it: a step for each optimizer step, a trace for each recorded cycle.
 
     With gradient accumulation a step has several batches. With several optimizers, the one that steps first counts. `step()` is
-    never called by hand. The recording is kept even if an exception leaves the context.
+    never called by hand. The recording is kept even if the context is left by an exception.
 
     Args:
         accelerator: The `Accelerator`.
@@ -60,9 +60,9 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the accelerator's trackers; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
-        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
-            folder or a handler, no other trace is made. Losses are those given to `accelerator.backward`.
-        first_step: The number of the first step; that of the job, if it was resumed.
+        leave_on: Turn on the flight recorder, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+            folder or a handler, no other trace is made. Losses are those passed to `accelerator.backward`.
+        first_step: The number of the first step, for a resumed job.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
     Raises:
@@ -113,7 +113,7 @@ class profiled(TraceAccess):  # noqa: N801  (used as a verb, as `kinetoscope.pro
         self._profiler.end(error)
 
     def end_step(self) -> None:
-        """Say that an evaluation follows, up to the next step of the optimizer: with `leave_on`, it is neither slow nor a hang."""
+        """Mark the end of a step before an evaluation, which `leave_on` then counts neither as slow nor as a hang."""
         self._profiler.flight.close_step()
 
     def _follow(self, accelerator: Any) -> None:
@@ -217,11 +217,11 @@ class KinetoscopeKwargs(ProfileKwargs):  # type: ignore[misc, unused-ignore]
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class by which Accelerate recognizes a handler: it does not accept derived classes."""
+        """Accelerate recognizes a handler by this class, and does not accept subclasses."""
         return ProfileKwargs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle and copy, which cannot use the replaced class."""
+        """Support pickle and copy, which cannot use the replaced class."""
         return object.__new__, (KinetoscopeKwargs,), dict(vars(self))
 
     def build(self) -> profile:
@@ -257,7 +257,7 @@ class _HandedSession(profile):
             self._log.log(self.trace, f"profile-step-{self.step_num}", tuple)
 
     def export_chrome_trace(self, *arguments: Any, **keywords: Any) -> Any:
-        """As in every session, but an empty recording is only a warning: Accelerate always calls this."""
+        """Export a Chrome trace; an empty recording is only a warning, because Accelerate always calls this."""
         try:
             return super().export_chrome_trace(*arguments, **keywords)
         except StateError as error:

@@ -1,7 +1,7 @@
-"""Answers for coding agents, by the Model Context Protocol: what traces in given folders say, in at most 4 kB each.
+"""Answers coding agents by the Model Context Protocol, about the traces in some folders, in at most 4 kB each.
 
-Agents read; only `capture` writes, the next steps of a job into the first folder. Paths outside the folders are refused, also by symbolic links, and so are URLs. The text of source lines is
-left out unless it is allowed. Each answer about a trace says whether the trace is complete.
+Agents only read, except by `capture`, which writes the next steps of a job into the first folder. Paths outside the folders, also through symbolic links, and URLs are refused.
+The text of source lines is left out unless allowed. Each answer about a trace says whether the trace is complete.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_BYTES = 4000
 _MOST_ROWS = 200
 _LONGEST_TEXT = 400
 _DIGITS = 6
-# A listing looks at no more files of a folder, and lists those with such a name: others that end in .json are rarely traces.
+# A listing checks at most this many files of a folder, and lists those with these suffixes; other .json files are rarely traces.
 _MOST_FILES = 20_000
 _TRACES = (
     ".ktrace",
@@ -56,7 +56,7 @@ _MOST_WAIT_S = 600.0
 INSTRUCTIONS = """\
 Kinetoscope explains where the time and memory of a PyTorch program go, from a recording (.ktrace, or a trace of torch.profiler). `open` without \
 a path lists the traces. Begin with `open` and `findings`, look at `evidence` and at tables, and prove a change with `compare`. Times are nanoseconds. `left_out` counts what did not fit: \
-ask for fewer columns, or filter. `last` says what happened to a job that was left on, `capture` records its next steps. `complete` is false where something was not recorded: conclude nothing from what is not there."""
+ask for fewer columns, or filter. `last` says what happened to a job whose flight recorder is on, `capture` records its next steps. `complete` is false where something was not recorded: conclude nothing from what is not there."""
 
 
 class TraceAnswers:
@@ -157,7 +157,7 @@ class TraceAnswers:
         }
 
     def last(self, target: str | None = None) -> dict[str, Any]:
-        """Show what happened last to the jobs of this machine that were left on, or to one of them: its newest incident, or where it hangs or runs.
+        """Show what happened last to the jobs of this machine with the flight recorder on, or to one of them: its newest incident, or where it hangs or runs.
 
         `target` is the id of a process or the name of a job. It is read from outside: the job may hang.
         """
@@ -167,7 +167,7 @@ class TraceAnswers:
         return last_event(str(self._job_folder(target, base)), base).as_dict()
 
     def capture(self, target: str, steps: int = 5, wait_s: float = 60.0) -> dict[str, Any]:
-        """Record the next steps of a job that is left on with control, and write them as a trace into the first folder that may be read.
+        """Record the next steps of a job whose flight recorder accepts requests, and write them as a trace into the first folder that may be read.
 
         `target` is the id of a process or the name of a job, of which the first rank is recorded. The job goes on.
         """
@@ -199,7 +199,7 @@ class TraceAnswers:
         """The folder of a job by its name, which cannot lead anywhere else."""
         if Path(name).name != name or name == ".." or not (base / name).is_dir():
             raise ArgumentError(
-                f"{name!r} is no job that was left on: `last` without a target shows what there is"
+                f"{name!r} is not a job with the flight recorder on: `last` without a target lists those"
             )
         return base / name
 

@@ -44,7 +44,7 @@ class RequestMiddleware:
 
 
 class _Response:
-    """Sends the messages of a response, and knows of its request what it is called and how it went."""
+    """Sends the messages of a response, and keeps the name and status of its request."""
 
     __slots__ = ("_name", "_scope", "_send", "_status")
 
@@ -53,14 +53,14 @@ class _Response:
         self._status: Any = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        """Pass a message of the response on to the server, and note the status code that the first one has."""
+        """Pass a message of the response to the server, and note the status code in the first one."""
         if self._status is None and message["type"] == "http.response.start":
             self._status = message["status"]
         return self._send(message)
 
     def at_begin(self) -> tuple[str, str]:
         """Return the name of the request before it is routed, and no arguments."""
-        # Without a call: with cold caches, each takes microseconds.
+        # Inlined: with cold caches, each call takes microseconds.
         return str(self._scope.get("method", "HTTP")) if self._name is None else self._name(self._scope), ""
 
     def at_end(self) -> str:

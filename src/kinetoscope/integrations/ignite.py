@@ -34,7 +34,7 @@ class AttachedProfiler(TraceAccess):
         self._waits = False
 
     def attach(self) -> None:
-        """Let the events of the engine open and close ranges, and begin its steps."""
+        """Open and close ranges, and begin steps, at the events of the engine."""
         spans = {
             "[Engine]epoch": (Events.EPOCH_STARTED, Events.EPOCH_COMPLETED),
             "[Engine]get_batch": (Events.GET_BATCH_STARTED, Events.GET_BATCH_COMPLETED),
@@ -119,7 +119,7 @@ def attach(
     Args:
         engine: An Ignite `Engine`.
         folder: Folder for the traces, `{name}-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the
-            present one.
+            working directory.
         schedule: Which iterations are recorded, as for `kinetoscope.schedule(...)`; default: the third to the fifth.
         whole_run: Record the whole run, instead of a schedule.
         on_trace_ready: Called with the session whenever a trace is ready; traces are then written only if `folder` is given.
@@ -127,7 +127,7 @@ def attach(
         name: The prefix of the file names.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs; or a run, a
             `SummaryWriter`, a logger of Ignite, or a list of these, as for `kinetoscope.log_to_tracker`.
-        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+        leave_on: Turn on the flight recorder, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
             folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 

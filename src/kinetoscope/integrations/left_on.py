@@ -1,4 +1,4 @@
-"""The argument `leave_on` of the trainers: a flight recorder for the time of a training, with the trainer's own steps."""
+"""The argument `leave_on` of the trainers: a flight recorder during a training, with the trainer's own steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_leave_on(given: object) -> dict[str, Any] | None:
         given: True or False, or a dictionary with arguments of `kinetoscope.leave_on`.
 
     Returns:
-        The arguments, None if the training is not to be left on.
+        The arguments; None for no flight recorder.
 
     Raises:
         ArgumentError: It is neither, or an argument of it cannot be used.
@@ -49,15 +49,15 @@ def checked_leave_on(given: object) -> dict[str, Any] | None:
 
 
 class LeftOnTraining:
-    """Leaves trainings on if that is wanted, and gives the recorder the trainer's steps and losses; outside of these, calls do nothing.
+    """Runs the flight recorder during trainings, if enabled, with the trainer's steps and losses; outside of a training, calls do nothing.
 
-    A recorder that is on already, because of a call of `kinetoscope.leave_on` or of the environment, gets the steps and stays on.
+    A recorder that is on already, by `kinetoscope.leave_on` or the environment, gets the steps and stays on.
 
     Args:
-        arguments: Those of `kinetoscope.leave_on`; None to leave nothing on.
+        arguments: Those of `kinetoscope.leave_on`; None for no flight recorder.
 
     Attributes:
-        recorder: The recorder of the training that runs, or of the last one; None before.
+        recorder: The recorder of the current training, or of the last one; None before.
         step_is_open: Whether a step has begun and not ended.
     """
 
@@ -71,44 +71,44 @@ class LeftOnTraining:
 
     @property
     def is_running(self) -> bool:
-        """Whether a training is left on now."""
+        """Whether the recorder is on for a training now."""
         return self._active is not None
 
     def begin(self) -> None:
-        """A training begins: start to record, if that is wanted."""
+        """Begin a training: turn on the recorder, if enabled."""
         if self._arguments is not None:
             before = current_recorder()
             self.recorder = self._active = leave_on(**self._arguments)
             self._is_own = self._active is not before
 
     def open_step(self, number: int) -> None:
-        """A step begins, with the number that the trainer gives it."""
+        """Begin a step with the trainer's number."""
         if self._active is not None:
             loss, self._loss = self._loss, None
             self._active.step(number, loss)
             self.step_is_open = True
 
     def close_step(self) -> None:
-        """Something else than a step follows, such as an evaluation or a checkpoint, which is neither slow nor a hang."""
+        """End the step; what follows, such as an evaluation or a checkpoint, counts neither as slow nor as a hang."""
         if self._active is not None:
             loss, self._loss = self._loss, None
             self._active.end_step(loss)
             self.step_is_open = False
 
     def note_loss(self, output: object) -> None:
-        """Note a loss of the step under way: a number, a tensor of the CPU, or a dictionary with such a `"loss"`; others are not read."""
+        """Note a loss of the current step: a number, a CPU tensor, or a dictionary with such a `"loss"`; others are not read."""
         if self._active is not None:
             value = loss_value(output.get("loss") if isinstance(output, Mapping) else output)
-            # Of the micro-batches of a step, the first one that is no number.
+            # A NaN or infinite loss of a micro-batch is not replaced by later ones.
             if value is not None and (self._loss is None or math.isfinite(self._loss)):
                 self._loss = value
 
     def end(self, error: BaseException | None = None) -> None:
-        """The training has ended; `error` is the exception that ended it, which is an incident."""
+        """End the training; the exception `error` that ended it is an incident."""
         if self._active is None:
             return
         try:
-            # While the step that raised it is still under way.
+            # Before the step that raised it is closed.
             if self._is_own and error is not None:
                 self._active.__exit__(type(error), error, None)
                 return

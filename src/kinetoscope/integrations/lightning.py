@@ -36,7 +36,7 @@ _BATCHES = {"fit": "train", "validate": "validation", "test": "test", "predict":
 _FETCHES = {"fit": ".train_dataloader_next", "validate": ".val_next", "test": ".test_next", "predict": ".predict_next"}  # fmt: skip
 _EPOCH = "run_training_epoch"
 
-# What may follow a training step and is none, by the ends of the names of its first hooks.
+# The ends of names of hooks with which something other than a step begins.
 _BETWEEN = (".on_validation_start", "save_checkpoint")
 
 _OPENS, _CLOSES, _ABANDONS, _LEAVES = "opens", "closes", "abandons", "leaves"
@@ -76,7 +76,7 @@ class KinetoscopeProfiler(TraceAccess):
         row_limit: The number of rows of that table; -1 for all.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the trainer's loggers; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
-        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+        leave_on: Turn on the flight recorder, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
             folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 

@@ -225,7 +225,7 @@ def parsed(line: str, *, in_cell: bool) -> Namespace:
 
 
 def settings_of(options: Namespace) -> dict[str, bool]:
-    """The keywords of a recording that were asked for."""
+    """The recording options among the parsed ones."""
     return {name: value for name, value in vars(options).items() if name in OPTIONS}
 
 

@@ -1,6 +1,6 @@
-"""SQL of an agent: each query runs in a process of its own, which reads no file and ends at its limits of time and memory.
+"""SQL of agents: each query runs in a process of its own, which reads no files and has limits of time and memory.
 
-Why a process, and not DuckDB's own limits: inside one call of a function DuckDB 2.0 neither looks whether it was interrupted nor counts
+DuckDB's own limits are not enough: inside one function call, DuckDB 2.0 neither checks for interrupts nor counts
 what it allocates. With a `memory_limit` of 64 MiB, `select repeat('x', 1000000000) from range(3)` took 1.9 GiB, and `interrupt` did not
 end `select list_sum(range(1000000000))` within 40 s. So the kernel enforces the limits, and DuckDB's settings keep a query from files.
 """
@@ -32,14 +32,14 @@ TIME_S = 30.0
 MEMORY_BYTES = 1 << 30
 LONGEST_QUERY = 50_000
 _COUNTED_ROWS = 1_000_000
-# What the limit of memory leaves for the process itself: stacks of threads, and memory that allocators hold.
+# Memory for the process itself, beyond the limit: stacks of threads, and memory held by allocators.
 _ROOM_BYTES = 384 << 20
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from kinetoscope.integrations.read_only_query import answer; answer()"
 )
 _ONLY_READING = "only queries that read are allowed: select, with, from, describe, show, summarize or explain, one at a time"
-# Each is set where this version of DuckDB has it; `True` for those without which nothing runs.
+# Each is set if this version of DuckDB has it; `True` for required ones.
 _SETTINGS = (
     ("temp_directory", "''", False),
     ("enable_external_access", "false", True),
@@ -66,7 +66,7 @@ def read_only_query(
         memory_bytes: How much memory it may take.
 
     Returns:
-        The first rows, and how many rows there are; a million at most are counted.
+        The first rows, and the number of rows, counted up to a million.
 
     Raises:
         ArgumentError: DuckDB rejected the query, it does more than read, or it exceeded a limit.
@@ -111,7 +111,7 @@ def answer() -> None:
     import duckdb
     import pyarrow as pa
 
-    # Whatever prints meanwhile must not get into the answer.
+    # Nothing else may print into the answer.
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     request = json.loads(sys.stdin.buffer.read())
@@ -157,7 +157,7 @@ def _result(
     if len(statements) != 1 or statements[0].type not in reading:
         raise ValueError(_ONLY_READING)
     result = connection.sql(query)
-    # The newer name first: the older one is deprecated. Either makes rows while they are read, not all at once.
+    # The older name is deprecated. Both produce rows as they are read, not all at once.
     reader = (getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader)(1 << 14)
     batches, rows = [], 0
     for batch in reader:

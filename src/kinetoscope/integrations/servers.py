@@ -1,7 +1,7 @@
 """Plugins of inference servers: vLLM and SGLang call `plug_in` at the start of each of their processes.
 
-They find it by the entry points of this package. Nothing happens unless the environment variable `KINETOSCOPE` asks for it. With `on`, the
-import of the package has left the process on, see `kinetoscope.flight.environment`; here each iteration of its engine becomes a step, by
+They find it by the entry points of this package. It does nothing unless the environment variable `KINETOSCOPE` is set. With `on`, the
+import of the package has turned on the flight recorder, see `kinetoscope.flight.environment`; here each iteration of the engine becomes a step, by
 `WorkerWrapperBase.execute_model` of vLLM, which calls the worker of every device, and `Scheduler.run_batch` of SGLang.
 """
 
@@ -29,10 +29,10 @@ _SGLANG_HOOKS = "sglang.srt.plugins.hook_registry"
 
 
 def plug_in() -> None:
-    """Do what `KINETOSCOPE` asks for.
+    """Do what the environment variable `KINETOSCOPE` says.
 
-    With `install`, replace torch.profiler in this process, so that the server's own requests to profile record with Kinetoscope. With `on`, let
-    each iteration of the engine be a step of the recording. A failure is a warning: the server goes on without.
+    With `install`, replace torch.profiler in this process, so that the server's own profiling records with Kinetoscope. With `on`, make each
+    iteration of the engine a step of the flight recorder. A failure is a warning, and the server continues.
     """
     asked = os.environ.get(VARIABLE, "")
     if asked.lower() in ("", OFF):
@@ -65,7 +65,7 @@ def _harmless(what: str, warnings: list[str] | None = None) -> Iterator[None]:
 
 
 class Iterations:
-    """Marks the iterations of an engine as steps of the recorder of this process, if it is left on.
+    """Marks the iterations of an engine as steps of this process's flight recorder, if that is on.
 
     Attributes:
         is_open: Whether a step has begun and not ended.
@@ -98,7 +98,7 @@ class Iterations:
             self._names.begin(*describe())
 
     def end(self) -> None:
-        """End the step; what passes until the next one is part of none."""
+        """End the step; time until the next one belongs to no step."""
         from kinetoscope.flight.flight import current_recorder
 
         recorder = current_recorder()
@@ -116,13 +116,13 @@ ITERATIONS = Iterations()
 
 
 def follow_engines() -> None:
-    """Let the iterations of vLLM's and SGLang's engines be steps, once their modules are imported; without these packages, nothing happens."""
-    # SGLang applies the hooks of all plugins when it has loaded them; those that come later it does not.
+    """Make the iterations of vLLM's and SGLang's engines steps, once their modules are imported."""
+    # SGLang applies the hooks of all plugins once, after loading them.
     follow_sglang = functools.partial(_follow_sglang, is_later=SGLANG_SCHEDULER not in sys.modules)
     for module, follow in ((VLLM_WORKERS, _follow_vllm), (SGLANG_SCHEDULER, follow_sglang)):
         if module.partition(".")[0] in sys.modules and module not in _followed:
             _followed.add(module)
-            # What fails is no failure of the import that it is called after.
+            # A failure must not look like one of the import.
             AfterImport(module, _harmless("the iterations of the engine are no steps")(follow)).wait()
 
 

@@ -1,7 +1,7 @@
 """The profiler that the trainer integrations share: steps, hooks, and a folder for the traces.
 
-Mistakes are reported before the first training starts. From its first step on, a failure of ours is one warning, and the
-training continues without us; the same applies to later runs, such as a test after hours of training, for which the schedule is too long.
+Mistakes are reported before the first training starts. Later failures are one warning, and the training continues unprofiled; so are mistakes in later
+runs, such as a schedule that is too long for a test after hours of training.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ OWN_NAME = "kinetoscope"
 
 
 class TraceFolder:
-    """The folder of the traces: checked to be writable, and traces of an earlier run are not overwritten by default.
+    """The folder of the traces, checked to be writable; by default, traces of an earlier run are not overwritten.
 
     Args:
         folder: The user's folder; None for a new one in the trainer's.
         default_folder: The trainer's own folder.
         overwrite: Whether the user's folder may contain traces of an earlier run.
-        profiler: `info["profiler"]` in the traces of this profiler, also in those that its other processes wrote.
+        profiler: `info["profiler"]` in the traces of this profiler, in all of its processes.
 
     Raises:
         ArgumentError: It is not writable, or it contains traces already.
@@ -63,7 +63,7 @@ class TraceFolder:
     def __init__(
         self, folder: Path | None, default_folder: Path, *, overwrite: bool, profiler: str | None = None
     ) -> None:
-        # Ranks share the folder; each checks its own files only, so that all of them choose the same one.
+        # Ranks share the folder, and each checks its own files only, so that all choose the same one.
         self._rank = ranked(Path("x" + SUFFIX)).name[1 : -len(SUFFIX)]
         self.saved: list[Path] = []
         self._overwrite = overwrite
@@ -124,7 +124,7 @@ def _written_for(path: Path) -> str | None:
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 
-# Steps 2, 3 and 4 of the run: the first one is slow in every framework, and the second warms the recorder up.
+# Steps 2, 3 and 4: the first step is slow in every framework, and the second warms up the recorder.
 DEFAULT_SCHEDULE = Schedule(wait=1, warmup=1, active=3, repeat=1)
 
 _ARGUMENTS = ("folder", "schedule", "whole_run", "on_trace_ready", "overwrite", "log_to_tracker", "leave_on")
@@ -136,13 +136,13 @@ class TrainerOptions:
 
     Attributes:
         folder: Where the traces go; None for a folder in the trainer's own.
-        schedule: When to record; None for `DEFAULT_SCHEDULE`, shortened where the run is shorter than it.
+        schedule: When to record; None for `DEFAULT_SCHEDULE`, shortened for shorter runs.
         on_trace_ready: The user's handler, called with the session whenever a trace is ready.
         saves: Whether traces are written.
         overwrite: Whether the folder may hold traces of an earlier run.
         recording: What is recorded.
-        log: Logs the traces to experiment trackers; None for not.
-        leave_on: Arguments of `kinetoscope.leave_on` for each training; None for not.
+        log: Logs the traces to experiment trackers; None for no logging.
+        leave_on: Arguments of `kinetoscope.leave_on` for each training; None for no flight recorder.
     """
 
     folder: Path | None
@@ -156,7 +156,7 @@ class TrainerOptions:
 
     @property
     def records_steps(self) -> bool:
-        """Whether steps are recorded by a schedule. With `leave_on` they are only if a schedule, a folder or a handler is given."""
+        """Whether steps are recorded by a schedule; with `leave_on`, only if a schedule, a folder or a handler is passed."""
         chosen = (self.schedule, self.folder, self.on_trace_ready)
         return self.leave_on is None or chosen != (None, None, None)
 
@@ -183,8 +183,8 @@ def checked_options(arguments: Mapping[str, Any], *, folder_argument: str = "fol
     """Check the arguments of a trainer's profiler.
 
     Args:
-        arguments: Those in `_ARGUMENTS`, by name, which may be the `locals()` of the function that was called; and `options`, those that
-            are passed on to the session. Other names are ignored.
+        arguments: Those in `_ARGUMENTS` by name, such as the caller's `locals()`, and `options`, those of the session. Other names
+            are ignored.
         folder_argument: The name of the argument for the folder.
 
     Raises:
@@ -220,7 +220,7 @@ def checked_options(arguments: Mapping[str, Any], *, folder_argument: str = "fol
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise an error that names the first unknown option, and the closest valid one."""
+    """Raise ArgumentError for the first unknown option, with the closest valid one."""
     for name in options:
         if name not in OPTION_NAMES:
             near = difflib.get_close_matches(name, [*OPTION_NAMES, *_ARGUMENTS], n=1)
@@ -232,7 +232,7 @@ def check_names(options: Mapping[str, Any]) -> None:
 
 
 def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[ActivityItem] | None:
-    """The user's activities, which may be names such as `"cpu"`, or an error if one is not available."""
+    """Convert activities, which may be names such as `"cpu"`; ArgumentError if one is not available."""
     if activities is None:
         return None
     if isinstance(activities, str):
@@ -253,7 +253,7 @@ def present_activities(activities: Iterable[ActivityItem | str] | None) -> list[
 
 
 def checked_folder(argument: str, folder: object) -> Path | None:
-    """A folder by its name, or an error if it is not a folder."""
+    """Convert the name of a folder; ArgumentError if it is something else."""
     if folder is None:
         return None
     name = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else None
@@ -323,10 +323,10 @@ class TrainerProfiler:
         self._users_error: BaseException | None = None
         self.flight = LeftOnTraining(options.leave_on)
         self.loggers: Callable[[], Iterable[Any]] = tuple
-        """What returns the loggers of the trainer, which may be experiment trackers."""
+        """Returns the loggers of the trainer, which may be experiment trackers."""
 
     def prepare(self, stage: str, trainers_folder: str | Path, *, trains: bool = True) -> None:
-        """Check that the traces of the next run can be written, and leave it on if that is wanted and it is a training.
+        """Check that the traces of the next run can be written, and turn on the flight recorder if it is enabled and this is a training.
 
         Raises:
             ArgumentError: They cannot.
@@ -346,7 +346,7 @@ class TrainerProfiler:
             self.options.log.log_incidents(self.loggers)
 
     def begin(self, total_steps: int | None) -> None:
-        """Start the run with this number of steps; None if unknown. Without a schedule, a training that is left on is only that.
+        """Start the run with this number of steps; None if unknown. With only the flight recorder, no session is started.
 
         After a successful first run, a failure is a warning, and this run is not profiled.
 
@@ -363,7 +363,7 @@ class TrainerProfiler:
                 schedule=self.options.schedule_for(total_steps),
                 on_trace_ready=self._trace_is_ready,
             )
-            session.record_steps = False  # its own marks have its own numbers, and ours the trainer's
+            session.record_steps = False  # our marks have the trainer's numbers
             session.add_metadata("trainer", self.trainer)
             session.add_metadata("stage", self._stage)
             session.add_metadata("profiler", self._name)
@@ -387,7 +387,7 @@ class TrainerProfiler:
         return 0 if self._session is None else self._session.step_num
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run, if any: close open spans, and keep the trace. `error` is the trainer's exception."""
+        """End the run, if there is one: close open spans, and keep the trace. `error` is the trainer's exception."""
         session, self._session, self.recording = self._session, None, False
         self._leave_step()
         self._open.clear()
@@ -518,5 +518,5 @@ class TraceAccess:
 
     @property
     def recorder(self) -> FlightRecorder | None:
-        """The recorder of the training that is left on, or of the last one; None before."""
+        """The flight recorder of the current or the last training; None before."""
         return self._profiler.flight.recorder

@@ -39,7 +39,7 @@ _WORK = (
     "log",
 )
 _FETCH, _STEP = "get_batch_samples", "training_step"
-# What may follow a step and is none.
+# What may follow a step without being part of it.
 _BETWEEN = frozenset({"evaluate", "_save_checkpoint"})
 
 
@@ -48,8 +48,8 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
 
     A step is one optimizer step with all its micro-batches: from the start of the wait for its data to `on_step_end`, so that
     logging, evaluation and saving in between belong to no step. Steps are numbered as `state.global_step` is while they run,
-    from 0, and go on where a checkpoint left off. What the trainer does in them shows as spans such as
-    `[Trainer]training_step`. However the training ends, early or with an exception, what was recorded is kept.
+    from 0, and continue after a checkpoint. The trainer's work appears as spans such as `[Trainer]training_step`. If the training ends early or
+    by an exception, the recording is kept.
 
     Args:
         folder: Folder for the traces, `train-steps-{first}-{last}.ktrace`. Default: a new `kinetoscope` folder in the trainer's
@@ -60,7 +60,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         overwrite: Allow traces of an earlier run in `folder`; those of the same name are replaced.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and the writer of TensorBoard; or a
             run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
-        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
+        leave_on: Turn on the flight recorder, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Without a schedule, a
             folder or a handler, no other trace is made.
         **options: Further arguments of `kinetoscope.profile`, such as `record_shapes`, `profile_memory` or `activities`.
 
@@ -148,7 +148,7 @@ class KinetoscopeCallback(TraceAccess, TrainerCallback):
         self._profiler.close_step()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Look at the loss that the trainer has read for its log.
+        """Note the loss that the trainer logs.
 
         Args:
             args: Unused.

@@ -1,4 +1,4 @@
-"""Callbacks of a training run: `TorchProfiler`, under Composer or in any loop, and a trace handler for Composer's profiler; and which batches they record."""
+"""Callbacks of a training run: `TorchProfiler`, for Composer or any loop, a trace handler for Composer's profiler, and schedules of batches."""
 
 from __future__ import annotations
 
@@ -143,20 +143,20 @@ def batches_of_epoch(state: Any) -> int | None:
     return None if length is None else int(length)
 
 
-# Composer marks its calls of callbacks. Inside of these calls of ours one step ends and the next one begins.
+# Composer marks its calls of callbacks. Steps end and begin inside calls of ours, so their marks are left out.
 _OURS = "callback/TorchProfiler/"
 
 
 class JSONTraceHandler(TraceHandler):
-    """Writes a trace of each cycle with everything in it; `kinetoscope.merge` puts those of all ranks together.
+    """Writes a trace of each cycle, with operators, marks and counters on one time axis; `kinetoscope.merge` merges those of all ranks.
 
-    It is given to Composer's `Profiler`, after `install_composer`. Operators, marks and counters are in one trace, on one axis of time.
+    Pass it to Composer's `Profiler`, after `install_composer`.
 
     Args:
         folder: Format of the folder's name: see `TraceFiles`, also for the next two.
         filename: Format of the name of a trace.
         remote_file_name: Format of the name under which it is uploaded; None for no upload.
-        merged_trace_filename: An argument of Composer's class; nothing is merged while training runs, and a name warns of it.
+        merged_trace_filename: An argument of Composer's class; nothing is merged during training, and a name causes a warning.
         merged_trace_remote_file_name: The same.
         overwrite: Whether the folder may contain files, and remote files may be replaced.
         num_traces_to_keep: The number of traces to keep in the folder; -1 for all, 0 for none.
@@ -210,7 +210,7 @@ class JSONTraceHandler(TraceHandler):
             logger: Where traces are uploaded; None for none.
 
         Raises:
-            StateError: There is no profiler that makes traces.
+            StateError: There is no profiler, or it makes no traces.
             FolderNotEmptyError: There are files in the folder and `overwrite` is off. It is a `FileExistsError`.
             ArgumentError: A name contains `{run_name}`, and the run has none.
         """
@@ -231,7 +231,7 @@ class JSONTraceHandler(TraceHandler):
         self._state = state
 
     def fit_end(self, state: Any, logger: Any) -> None:
-        """A fit is over, and another one may follow, or the training is over, or has failed: finish uploads.
+        """Finish uploads at the end of a fit, after which another may follow, or at the end of training.
 
         Args:
             state: Not used.
@@ -261,7 +261,7 @@ class JSONTraceHandler(TraceHandler):
     def process_duration_event(
         self, name: str, categories: Any, is_start: bool, timestamp: Any, wall_clock_time_ns: int
     ) -> None:
-        """A range of this name begins or ends; it is in the trace if a recording is under way. One of the same name is closed first.
+        """Begin or end a range, which is recorded if a recording is active; an open one of the same name is closed first.
 
         Args:
             name: What it is called.
@@ -280,7 +280,7 @@ class JSONTraceHandler(TraceHandler):
     def process_instant_event(
         self, name: str, categories: Any, timestamp: Any, wall_clock_time_ns: int
     ) -> None:
-        """An instant of this name; the trace shows it as an empty range.
+        """Mark an instant, as an empty range.
 
         Args:
             name: What it is called.
@@ -294,7 +294,7 @@ class JSONTraceHandler(TraceHandler):
     def process_counter_event(
         self, name: str, categories: Any, wall_clock_time_ns: int, timestamp: Any, values: dict[str, Any]
     ) -> None:
-        """Counters have these values now; in the trace they are called `NAME/KEY`. Thread-safe.
+        """Record the values of counters, named `NAME/KEY`. Thread-safe.
 
         Args:
             name: What they are called together.
@@ -311,7 +311,7 @@ class JSONTraceHandler(TraceHandler):
         self._counters("counters", columns)
 
     def process_chrome_json_trace_file(self, filepath: Any) -> None:
-        """Something else wrote a trace, such as Composer's own `TorchProfiler`: write it as those of ours.
+        """Write a trace made by something else, such as Composer's own `TorchProfiler`, like ours.
 
         Args:
             filepath: Where, in Chrome's format.
@@ -321,7 +321,7 @@ class JSONTraceHandler(TraceHandler):
 
 
 def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> None:
-    """Give a trace to the handlers of a profiler: to ours itself, to others the file, if it is one that they can read."""
+    """Pass a trace to the handlers of a profiler: ours get the trace, others the file if they can read it."""
     handlers = getattr(profiler, "trace_handlers", ())
     for handler in handlers:
         try:
@@ -334,7 +334,7 @@ def tell_handlers(profiler: Any, trace: Trace, timestamp: Any, path: Path) -> No
 
 
 def all_ranks_are_here(state: Any) -> None:
-    """Wait for all ranks of Composer's run: none may write before all have seen that a folder is empty."""
+    """Wait for all ranks of Composer's run: none may write before all have checked that a folder is empty."""
     distributed = torch.distributed
     if (
         IS_THERE
@@ -352,18 +352,18 @@ _IN_SESSION = {
     ProfilerAction.SKIP: _NONE,
     ProfilerAction.WARMUP: _WARMUP,
     ProfilerAction.ACTIVE: _RECORD,
-    # A session would save at whatever step comes next; `batch_ends` does it when the batch is over.
+    # A session would save at the next step; `batch_ends` saves at the end of the batch.
     ProfilerAction.ACTIVE_AND_SAVE: _RECORD,
 }
-# torch's own loaders mark their waits by ranges that begin like this, and tables know them by it.
+# The prefix of the ranges by which torch's own loaders mark their waits, and by which tables find them.
 DATA_WAIT = "enumerate(DataLoader)#Composer"
 
 
 class BatchRecorder:
     """Records batches by a schedule.
 
-    A batch may be announced before it is known whether it comes: waiting for its data belongs to it. What a recording
-    holds when the schedule leaves it without asking for a save, at the end of an epoch for instance, is saved all the same.
+    A batch may be announced before it is known whether it comes, because the wait for its data belongs to it. A recording that the schedule
+    ends without a save, such as at the end of an epoch, is saved all the same.
 
     Args:
         schedule: A callable from a training state to a `ProfilerAction`.
@@ -381,7 +381,7 @@ class BatchRecorder:
         self._schedule = schedule
         self._save = save
         self._wanted = _NONE
-        # Where the last batch of the recording ended; None in one without a batch, which is not saved.
+        # The end of the recording's last batch; None without a batch, and then it is not saved.
         self._timestamp: Any = None
         self._in_batch = False
         self._announced = False
@@ -398,13 +398,13 @@ class BatchRecorder:
         return self.session.current_action is _RECORD
 
     def batch_may_begin(self, state: Any, *, surely: bool = False) -> None:
-        """The loop is about to fetch a batch. In a loop that says no more than that one has ended, this is where the next begins."""
+        """Announce a batch that the loop is about to fetch. In loops that only report the end of batches, the next one begins here."""
         length = batches_of_epoch(state)
         if length is not None and int(state.timestamp.batch_in_epoch) >= length:
             return
         action = self.action_for(state)
         if length is None and not surely and not (self.records and _IN_SESSION[action] is _RECORD):
-            # It may be the end of the epoch. What would have to be undone then can wait until the batch is there.
+            # It may be the end of the epoch, so what would have to be undone waits for the batch.
             return
         self._turn(action, state)
 
@@ -482,7 +482,7 @@ class BatchRecorder:
         if self.records and wanted is not _RECORD:
             self._finish()
         if self.session.current_action is _WARMUP and wanted is _NONE:
-            # The session is ready, and stays so until the next cycle wants it.
+            # The session is prepared, and stays so until the next cycle.
             wanted = _WARMUP
         self._step(wanted, int(state.timestamp.batch))
 
@@ -538,15 +538,15 @@ class TorchProfiler(Callback):
         run_name: Name of the run; None: that of Composer's run.
         log_to_tracker: Log each trace, and each incident of `leave_on`, to experiment trackers: True for the active runs and those of
             Composer's loggers; or a run, a `SummaryWriter`, or a list of these, as for `kinetoscope.log_to_tracker`.
-        leave_on: Leave the training on, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Then it needs no
-            schedule, and without one no other trace is made.
+        leave_on: Turn on the flight recorder, as `kinetoscope.leave_on` does: True, or a dictionary of its arguments. Then no schedule is
+            needed, and without one no other trace is made.
         **session: Further arguments of `kinetoscope.profile`, such as `activities`, `engine` and `sources`.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp and a list of paths, one for each rank.
         profiler: The session, between the first event of training and `close`; else None.
         state: The state of the training run; None before there is one.
-        recorder: The flight recorder of a training that is left on, or of the last one; else None.
+        recorder: The flight recorder of this training, or of the last one; else None.
 
     Raises:
         ArgumentError: A name has an unknown variable (it lists the known ones), or an argument cannot be used.
@@ -601,7 +601,7 @@ class TorchProfiler(Callback):
 
     @property
     def recorder(self) -> FlightRecorder | None:
-        """The flight recorder of a training that is left on, or of the last one; else None."""
+        """The flight recorder of this training, or of the last one; else None."""
         return self._flight.recorder
 
     @property
@@ -660,7 +660,7 @@ class TorchProfiler(Callback):
             self._flight.close_step()
 
     def before_dataloader(self, state: Any, logger: Any) -> None:
-        """The next batch is requested: from now on the loop waits for data.
+        """The loop begins to wait for the next batch.
 
         Args:
             state: The state of the training run.
@@ -744,7 +744,7 @@ class TorchProfiler(Callback):
         return self
 
     def step(self, *, samples: int = 0, tokens: int = 0) -> None:
-        """Say that a batch is over, and that the next one begins.
+        """Mark the end of a batch and the beginning of the next.
 
         Args:
             samples: Samples it had, for names with `{sample}`.
@@ -759,7 +759,7 @@ class TorchProfiler(Callback):
         self._next_batch()
 
     def next_epoch(self) -> None:
-        """Say that an epoch is over; schedules of this room begin anew.
+        """Mark the end of an epoch; schedules of `cyclic_schedule` restart.
 
         Raises:
             StateError: `start` was not called.

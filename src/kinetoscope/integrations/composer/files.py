@@ -1,4 +1,4 @@
-"""The trace files of a run: names with variables such as `{run_name}/rank{rank}.{batch}.json`, folders, uploads, deletion of old ones."""
+"""The trace files of a run: names with variables such as `{run_name}/rank{rank}.{batch}.json`, folders, uploads, and deletion of old files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Timestamp:
     batch_wct: timedelta = _NO_TIME
 
     def to_next_batch(self, samples: int = 0, tokens: int = 0, duration: timedelta = _NO_TIME) -> Timestamp:
-        """Return the moment at which one more batch is over.
+        """Return the timestamp after one more batch.
 
         Args:
             samples: Samples in the batch.
@@ -81,7 +81,7 @@ class Timestamp:
         )
 
     def to_next_epoch(self) -> Timestamp:
-        """Return the moment at which the next epoch begins."""
+        """Return the timestamp at the start of the next epoch."""
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -122,7 +122,7 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls) -> Ranks:
-        """What the process group says of this process and, before there is one, what its launcher set."""
+        """Read it from the process group or, before there is one, from the launcher's environment variables."""
         return cls(
             rank=own_rank() or 0,
             local_rank=_from_environment("LOCAL_RANK", 0),
@@ -133,7 +133,7 @@ class Ranks:
         )
 
     def other(self, rank: int) -> Ranks:
-        """The same of another process; machines have equally many processes, with numbers that follow each other."""
+        """That of another process, if all machines have equally many processes with consecutive numbers."""
         if rank == self.rank or self.local_world_size < 2:
             return replace(self, rank=rank)
         node_rank, local_rank = divmod(rank, self.local_world_size)
@@ -148,13 +148,12 @@ class NameTemplate:
     """A name with variables in braces, checked at construction.
 
     Args:
-        what: The argument it was given as, for messages.
+        what: The name of the argument, for messages.
         text: The name, as for `str.format`; formats such as `{batch:06d}` can be used.
         variables: The variables it may have.
 
     Raises:
-        ArgumentError: It has a variable that is not known, and the message lists those that are; or its braces or
-            formats are not right.
+        ArgumentError: It has an unknown variable (the message lists the known ones), or invalid braces or formats.
     """
 
     def __init__(self, what: str, text: str, variables: tuple[str, ...]) -> None:
@@ -223,11 +222,11 @@ class LoopState:
         self.timestamp = self.timestamp.to_next_batch(samples, tokens, duration)
 
 
-# Before the second attempt to upload a file, and before the third and last one.
+# Seconds before the second and the third, last attempt to upload a file.
 PAUSES_S = (0.5, 2.0)
-# How long `close` waits, so that a store that hangs does not keep the job from ending.
+# How long `close` waits: a store that hangs must not keep the job from ending.
 PATIENCE_S = 600.0
-# The threads that upload, and those that do what must wait for that.
+# Names of threads that upload, and of those that run after them.
 _UPLOAD, _AFTERWARDS = "kinetoscope-upload", "kinetoscope-upload-done"
 sleep = time.sleep
 
@@ -255,7 +254,7 @@ def _check_url(what: str, url: str) -> None:
 
 @dataclass(eq=False)
 class _Save:
-    """One save: where the run was, the path that each rank gave its trace, and the local files."""
+    """One save: its timestamp, the path of each rank's trace, and the local files."""
 
     timestamp: Any
     of_ranks: list[Path]
@@ -267,11 +266,11 @@ class _Save:
 class UploadQueue:
     """Uploads files one after another; a failure is retried, and finally becomes a warning.
 
-    Uploads to a URL run on other threads, because a store may be slow and training must not wait. The threads do not keep
-    the program from ending. The warnings come from `warn`, on the caller's thread.
+    Uploads to a URL run on daemon threads, because a store may be slow and training must not wait. `warn` reports failures on the
+    caller's thread.
 
     Args:
-        overwrite: Whether existing files may be replaced. Files that this object uploaded always may.
+        overwrite: Whether existing files may be replaced; files that this object uploaded always may.
     """
 
     def __init__(self, *, overwrite: bool) -> None:
@@ -287,7 +286,7 @@ class UploadQueue:
             path: The file.
             name: A URL, or the name for the logger, from which leading slashes are dropped.
             logger: Anything with `upload_file(remote_file_name=, file_path=, overwrite=)`, or None.
-            save: What the file is of; if the last attempt fails, it is marked.
+            save: The save that the file belongs to, marked if the last attempt fails.
         """
         if is_url(name):
             self._in_background(lambda: self._try(_put, path, name, save), _UPLOAD)
@@ -371,7 +370,7 @@ def _put(path: Path, url: str, *, overwrite: bool) -> None:
     if not overwrite and filesystem.exists(remote):
         raise FileExistsError("there is a file of that name already; overwrite=True replaces it")
     if not isinstance(filesystem, AsyncFileSystem):
-        # The others are object stores: they need no folders, and some would make a bucket instead.
+        # Asynchronous file systems are object stores: they need no folders, and some would make a bucket.
         filesystem.makedirs(os.path.dirname(remote) or filesystem.root_marker, exist_ok=True)
     filesystem.put_file(str(path), remote)
 
@@ -395,16 +394,15 @@ class TraceFiles:
             sample_in_epoch, token, token_in_epoch, total_wct, epoch_wct, batch_wct (seconds). Its suffix names the format, as
             for `Trace.save`: `.json`, `.ktrace`, `.speedscope.json` and so on.
         remote_file_name: Under which name each trace is uploaded; None for no upload. A URL (`s3://bucket/...`, `gs://`,
-            `file://`, `memory://`) says where. A plain name goes to the logger of the trainer; without one, there
-            is no place for it, and nothing is uploaded. Leading slashes of a plain name are dropped.
+            `file://`, `memory://`) is the destination. A plain name, without leading slashes, goes to the trainer's logger; without a
+            logger nothing is uploaded.
         memory_filename: Name of a memory timeline in the folder, for each trace; None for none. It ends in `.html`,
             `.json`, `.json.gz` or `.raw.json.gz`.
         memory_remote_file_name: The same as `remote_file_name`, for memory timelines.
         overwrite: Whether the folder may contain files, and remote files may be replaced.
         use_gzip: Append `.gz` to `filename` and `remote_file_name` where it is not there yet.
         num_traces_to_keep: The number of traces to keep in the folder; the oldest are deleted first, with their memory timelines, after they
-            were uploaded. -1 keeps all, 0 keeps none. What could not be uploaded stays in any case. Nothing remote is
-            ever deleted.
+            were uploaded. -1 keeps all, 0 keeps none. Files that could not be uploaded stay. Remote files are never deleted.
 
     Attributes:
         saved_traces: A pair for each trace that is kept, the newest last: its timestamp, and a list with the path that each
@@ -452,7 +450,7 @@ class TraceFiles:
         self.folder: Path | None = None
         self.ranks = Ranks()
         self._uploads = UploadQueue(overwrite=overwrite)
-        # The saves that are kept, and those whose files are there: the others may wait for their uploads.
+        # The kept saves, and all whose files exist, which may still wait for uploads.
         self._kept: list[_Save] = []
         self._there: list[_Save] = []
         self._run_name = ""
@@ -518,7 +516,7 @@ class TraceFiles:
             written: Called with the path of the trace once it is written, before anything may be deleted.
 
         Returns:
-            The path of the trace, which is gone already where none are kept and nothing has to be uploaded.
+            The path of the trace; the file may be deleted already if none are kept.
 
         Raises:
             StateError: `start` was not called.
@@ -585,7 +583,7 @@ class TraceFiles:
         """Delete the files of some saves; those whose upload failed stay."""
         for save in saves:
             self._there.remove(save)
-        # A name without a number is that of a newer save, too.
+        # Without a number in the name, newer saves have the same file.
         in_use = {path for save in self._there for path in save.paths}
         for path in (path for save in saves if not save.failed for path in save.paths):
             if path in in_use:

@@ -1,7 +1,6 @@
 """Exceptions and argument checks that several functions share.
 
-PyG raises `AttributeError` or `RuntimeError` where an argument is wrong; these are that, too, so that handlers written
-for PyG still catch them.
+PyG raises `AttributeError` or `RuntimeError` for wrong arguments; these are subclasses, so handlers written for PyG catch them.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ clock = time.perf_counter
 
 
 def synchronize() -> None:
-    """Wait until the accelerator has finished its work; returns at once if there is none or it is unused.
+    """Wait until the accelerator has finished its work; return at once if there is none or it is unused.
 
-    A device that was not used is not woken up for this: that would take memory of it, and fail in a forked child.
+    An unused device is not initialized, which would take device memory, and fail in a forked child.
     """
     if not torch.accelerator.is_available():
         return
@@ -45,11 +44,11 @@ def timed(call: Callable[[], R]) -> tuple[R, float]:
 
 
 class NotAModuleError(ArgumentError, AttributeError, TypeError):
-    """What should be a model is no `torch.nn.Module`."""
+    """The model is not a `torch.nn.Module`."""
 
 
 class DeviceError(ArgumentError, AttributeError, RuntimeError):
-    """The device that was named is unknown, not there, or not where the arguments are."""
+    """The device is unknown, not available, or not the one of the arguments."""
 
 
 def checked_model(model: Any, whose: str) -> torch.nn.Module:
@@ -78,7 +77,7 @@ def checked_function(function: Any, decorator: str) -> None:
 
 
 def checked_device(device: Any, need: str, kind: str | None = None) -> torch.device:
-    """A device given as `"cuda:1"` or as a `torch.device`, of this kind if one is given."""
+    """Convert a device such as `"cuda:1"` or a `torch.device`, and check its kind if one is passed."""
     try:
         checked = torch.device(device) if isinstance(device, str | torch.device) else None
     except RuntimeError:
@@ -89,7 +88,7 @@ def checked_device(device: Any, need: str, kind: str | None = None) -> torch.dev
 
 
 def device_number(device: Any, kind: str) -> int:
-    """The number of a device given as a number, as `"cuda:1"`, or as a `torch.device` of this kind."""
+    """The number of a device: a number, `"cuda:1"`, or a `torch.device` of this kind."""
     if isinstance(device, int) and not isinstance(device, bool):
         return device
     return checked_device(device, repr(kind), kind).index or 0
@@ -105,5 +104,5 @@ def need_xpu(who: str) -> None:
 
 
 def name_of(function: Any) -> str:
-    """What a function is called, or the class of an object."""
+    """The name of a function, or of the class of an object."""
     return str(getattr(function, "__name__", type(function).__name__))

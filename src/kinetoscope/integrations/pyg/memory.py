@@ -36,13 +36,13 @@ __all__ = [
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """The bytes that the elements of these tensors take together; an element that several of them have counts once.
+    """The bytes of the elements of these tensors; shared elements count once.
 
-    Of a tensor that leaves gaps (`x[:, 0]`), the elements count and not the gaps. A tensor that shows one element many
-    times (`expand`) takes that one. Tensors without memory of their own (meta, fake, functional, batched ones) take none.
+    Gaps (`x[:, 0]`) do not count, and an expanded element counts once. Tensors without memory of their own (meta, fake, functional, batched) count
+    as 0.
     """
     of_storages: dict[tuple[torch.device, int], set[tuple[int, int, int]]] = {}
-    # Subclasses are looked at as the plain tensors they are: what they make of a question is their own affair.
+    # Subclasses are read as plain tensors, without their overrides.
     with torch._C.DisableTorchFunctionSubclass():
         for tensor in (part for outer in tensors for part in tensor_parts(outer)):
             if address := _address_of(tensor.untyped_storage()):
@@ -67,7 +67,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int, int]:
         return 0, size, size
     if tensor.numel() == 0:
         return 0, 0, 0
-    # A dimension of stride 0 shows the same elements again.
+    # A dimension of stride 0 repeats the same elements.
     axes = [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
     start, width = tensor.storage_offset(), tensor.element_size()
     end = start + 1 + sum((size - 1) * stride for size, stride in axes)
@@ -102,7 +102,7 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 
 def get_model_size(model: torch.nn.Module) -> int:
-    """How many bytes a file takes in which `torch.save` keeps the model's state.
+    """How many bytes a file of `torch.save` with the model's state takes.
 
     The bytes are counted as they come; no file is written.
 
@@ -151,7 +151,7 @@ class _Counter(io.RawIOBase):
 
 
 def tensors_in(data: Any) -> Iterator[torch.Tensor]:
-    """All tensors in it, however deep; containers that hold themselves are gone through once."""
+    """All tensors in it, at any depth; each container is visited once."""
     visited: set[int] = set()
     waiting: list[Any] = [data]
     while waiting:
@@ -164,7 +164,7 @@ def tensors_in(data: Any) -> Iterator[torch.Tensor]:
 
 
 def _parts(thing: Any) -> Collection[Any] | None:
-    # The class of torch_sparse, which is no tensor.
+    # The class of torch_sparse, which is not a tensor.
     if type(thing).__name__ == "SparseTensor" and callable(getattr(thing, "csr", None)):
         return [part for part in thing.csr() if part is not None]
     if isinstance(thing, Mapping):
@@ -208,10 +208,9 @@ def medibyte_to_megabyte(value: float, digits: int = 2) -> float:
 
 
 def get_cpu_memory_from_gc() -> int:
-    """How many bytes of the host the tensors hold that Python's garbage collector knows.
+    """How many bytes of host memory the tensors known to Python's garbage collector hold.
 
-    Memory that several tensors share counts once. What only C++ holds, such as what autograd saved for backward, is
-    not known to Python.
+    Shared memory counts once. Tensors that only C++ holds, such as those saved for backward by autograd, are not counted.
 
     Returns:
         The bytes.
@@ -220,7 +219,7 @@ def get_cpu_memory_from_gc() -> int:
 
 
 def get_gpu_memory_from_gc(device: int | str | torch.device = 0) -> int:
-    """How many bytes of a device the tensors hold that Python's garbage collector knows; see `get_cpu_memory_from_gc`.
+    """How many bytes of a device the tensors known to Python's garbage collector hold; see `get_cpu_memory_from_gc`.
 
     Args:
         device: The number of the device, of whichever kind this machine has, or a device such as `"cuda:1"`; `"cpu"`
@@ -230,7 +229,7 @@ def get_gpu_memory_from_gc(device: int | str | torch.device = 0) -> int:
         The bytes.
 
     Raises:
-        DeviceError: `device` is no device.
+        DeviceError: `device` is not a device.
     """
     if isinstance(device, int) and not isinstance(device, bool):
         return _held_on(None, checked_whole("device", device, 0))
@@ -304,7 +303,7 @@ def get_gpu_memory_from_ipex(
 
 
 def peaks(stats: dict[str, Any], digits: int = 2) -> tuple[float, float, float]:
-    """The most memory allocated, reserved and active, in megabytes, of what torch's allocator tells."""
+    """The most memory allocated, reserved and active, in megabytes, from the statistics of torch's allocator."""
     allocated, reserved, active = (
         byte_to_megabyte(stats.get(f"{kind}_bytes.all.peak", 0), digits)
         for kind in ("allocated", "reserved", "active")
@@ -313,7 +312,7 @@ def peaks(stats: dict[str, Any], digits: int = 2) -> tuple[float, float, float]:
 
 
 def read_from_memlab(line_profiler: Any) -> list[float]:
-    """What a `LineProfiler` of pytorch_memlab has seen.
+    """Peak memory from a `LineProfiler` of pytorch_memlab.
 
     Args:
         line_profiler: The profiler, after it was disabled. pytorch_memlab itself is not needed for this.
@@ -323,9 +322,9 @@ def read_from_memlab(line_profiler: Any) -> list[float]:
         if no line of its functions ran.
 
     Raises:
-        ArgumentError: It is no such profiler.
+        ArgumentError: It is not such a profiler.
     """
-    # The same column that its own tables are made of: one mapping for each line, with torch.cuda.memory_stats() in it.
+    # The source of its own tables: for each line, a mapping with the values of torch.cuda.memory_stats().
     records = getattr(line_profiler, "_raw_line_records", None)
     if not isinstance(records, list):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""What a call takes: `timeit`; `benchmark`, for several functions as a table; and `profileit`, which returns it with the result of each call."""
+"""The cost of calls: `timeit`; `benchmark`, a table of several functions; and `profileit`, which returns the cost with each result."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ __all__ = [
 class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
     """Times a `with` block, or each call of the function it decorates.
 
-    The accelerator, if one is in use, is waited for at both ends. Blocks of one `timeit` may lie in each other and run in
-    several threads; `duration` is that of the one that ended last.
+    Waits for the accelerator, if it is in use, at both ends. Blocks of one `timeit` may be nested, and run in several threads; `duration` is
+    that of the block that ended last.
 
     Args:
         log: Print `Time: ...s` at the end of each.
         avg_time_divisor: Divide the time by this number, such as the number of rounds of a loop; 0 and 1 do not divide.
 
     Attributes:
-        duration: How long the last block took, in seconds; there is none before the first has ended.
+        duration: How long the last block took, in seconds; not set before the first has ended.
 
     Raises:
-        ArgumentError: `avg_time_divisor` is no number from 0 on.
+        ArgumentError: `avg_time_divisor` is not a number >= 0.
     """
 
     duration: float
@@ -89,7 +89,7 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         """Time every call of a function.
 
         Raises:
-            ArgumentError: It is no function, or one whose call returns before it has run.
+            ArgumentError: It is not a function, or its call returns before it has run.
         """
         checked_function(func, "timeit()")
         return super().__call__(func)
@@ -105,9 +105,7 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
         self._end(starts.ended[-1])
 
     def reset(self) -> None:
-        """Set `duration` to the time so far, print it, and restart.
-
-        After the end of a block the time is that since its beginning.
+        """Set `duration` to the time since the beginning of the block, print it, and restart; also after the end of a block.
 
         Raises:
             StateError: No block was begun in this thread.
@@ -129,7 +127,7 @@ class timeit(ContextDecorator):  # noqa: N801  (PyG's name)
 
 
 class _Starts(threading.local):
-    """When the blocks of one thread were begun: those that are open, and the one that ended last."""
+    """Start times of the open blocks of one thread, and of the one that ended last."""
 
     def __init__(self) -> None:
         self.open: list[float] = []
@@ -148,16 +146,16 @@ def benchmark(
 ) -> None:
     """Print how long functions take.
 
-    The accelerator, if one is in use, is waited for around each measured call. Tensors among the arguments are detached
-    first, so that no graph grows from step to step.
+    Waits for the accelerator, if it is in use, around each measured call. Tensors among the arguments are detached, so that no graph grows
+    from step to step.
 
     Args:
         funcs: The functions, or modules.
-        args: A tuple of arguments for all functions; or a list with a tuple for each. In the place of a tuple there may
-            be a function that makes one for every step; what it takes is not measured.
+        args: A tuple of arguments for all functions, or a list with a tuple for each. Instead of a tuple, a function may make one for
+            every step, which is not measured.
         num_steps: How many calls are measured.
-        func_names: What the functions are called in the table; None takes their own names.
-        num_warmups: How many calls come before, unmeasured.
+        func_names: The names in the table; None for those of the functions.
+        num_warmups: How many unmeasured calls come before.
         backward: Also measure the backward of what each call returns; arguments of floating point get gradients.
         per_step: Print the seconds of one step, not of all.
         progress_bar: Show on the standard error which function is being measured.
@@ -203,7 +201,7 @@ def _measured(
         took_backward = 0.0
         if backward:
             target = _target(result, name)
-            # Ones and not random numbers: the program's own random numbers stay what they would be.
+            # Ones instead of random numbers, so that the program's random numbers do not change.
             _, took_backward = timed(functools.partial(target.backward, torch.ones_like(target)))
         if step >= warmups:
             forward_s += took_forward
@@ -250,13 +248,13 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 @dataclass
 class CPUStats:
-    """A call on the processor.
+    """A call on the CPU.
 
     Attributes:
         time: How long it took, in seconds.
         max_rss_cpu: The largest resident set of the process while it ran, in megabytes.
-        max_allocated_cpu: The most memory of the host that torch held while it ran, in megabytes; not a number where it
-            could not be recorded.
+        max_allocated_cpu: The most host memory that torch held while it ran, in megabytes; NaN if it could not be
+            recorded.
     """
 
     time: float
@@ -296,7 +294,7 @@ class CUDAStats(GPUStats):
 
 @dataclass
 class CPUStatsSummary:
-    """Calls on the processor: mean and sample standard deviation of their seconds, the largest of their megabytes."""
+    """Calls on the CPU: mean and sample standard deviation of their seconds, the largest of their megabytes."""
 
     time_mean: float
     time_std: float
@@ -317,7 +315,7 @@ class GPUStatsSummary:
 
 @dataclass
 class CUDAStatsSummary(GPUStatsSummary):
-    """Calls on an NVIDIA device: the same, and the least of the free and the most of the used megabytes."""
+    """Calls on an NVIDIA device: those of `GPUStatsSummary`, the least free and the most used megabytes."""
 
     min_nvidia_smi_free_cuda: float
     max_nvidia_smi_used_cuda: float
@@ -337,7 +335,7 @@ def get_stats_summary(stats_list: Sequence[Any]) -> Any:
 
     Returns:
         A `CUDAStatsSummary`, `GPUStatsSummary` or `CPUStatsSummary`: mean and sample standard deviation of the seconds
-        (not a number for a single call), the largest megabytes, the least free ones.
+        (NaN for a single call), the largest megabytes, the least free ones.
 
     Raises:
         ArgumentError: The list is empty, holds different kinds, or something that is none of them.
@@ -355,7 +353,7 @@ def get_stats_summary(stats_list: Sequence[Any]) -> Any:
             f"stats_list holds {names}: need statistics of one kind, CPUStats, GPUStats or CUDAStats."
         )
     times = [float(stat.time) for stat in stats]
-    # One value has no deviation.
+    # A single value has no deviation.
     deviation = statistics.stdev(times) if len(times) > 1 else math.nan
     numbers = {"time_mean": statistics.fmean(times), "time_std": deviation}
     for name in (field.name for field in fields(summary)[2:]):
@@ -382,9 +380,8 @@ _INTERVAL_S = 0.01
 class ResidentPeak:
     """The largest resident set of the process during a block, in `bytes`.
 
-    The system keeps the largest of the whole life of the process: where it rose, that is the answer. Where it did not,
-    the set is read every 10 ms by a thread, and at both ends; resetting the system's mark instead would change what other
-    tools read.
+    The system has the peak since the process began: if that rose, it is the answer. Otherwise a thread reads the set every 10 ms, and at both ends;
+    resetting the system's peak would change what other tools read.
     """
 
     def __init__(self) -> None:
@@ -413,8 +410,7 @@ class ResidentPeak:
 class AllocatedPeak:
     """The peak host memory that torch held during a block, in `bytes`; NaN if unknown.
 
-    Counted from a recording of all allocations, and of the tensors that were there before as far as the recording knows
-    them.
+    Computed from a recording of all allocations, with the earlier tensors that the recording knows.
     """
 
     def __init__(self) -> None:
@@ -444,7 +440,7 @@ class AllocatedPeak:
 
 
 def resident_bytes() -> int:
-    """The memory that the process holds now; where the system does not tell, the most it ever held."""
+    """The memory, in bytes, that the process holds now; if the system does not report it, the peak."""
     try:
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
@@ -452,7 +448,7 @@ def resident_bytes() -> int:
 
 
 def resident_peak_of_life() -> int:
-    """The most memory that the process ever held."""
+    """The most memory, in bytes, that the process ever held."""
     # Linux counts in kibibytes.
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -476,23 +472,22 @@ def profileit(device: Literal["cpu"]) -> Callable[[Callable[P, R]], Callable[P, 
 @overload
 def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
 def profileit(device: str) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]:
-    """Let a function return `(result, stats)`: what it returned, and what the call cost.
+    """Make a function return `(result, stats)`: its result and the cost of the call.
 
-    The function's first argument must be a model. Which accelerator is meant follows from the tensors among the arguments,
-    also those in graphs of PyG, mappings and sequences; where there are none, from the model's parameters. On an
-    accelerator the time is that between two events of its current stream, and torch's counts of peak memory are reset
-    before the call. With `"cpu"` the call is recorded with all its allocations, which takes part of the time.
+    The function's first argument must be a model. The accelerator is that of the tensors among the arguments, also inside PyG graphs, mappings and
+    sequences, or else that of the model's parameters. On an accelerator, the time is between two events of its current stream, and torch's
+    peak memory counts are reset before the call. With `"cpu"`, the time includes the cost of recording all allocations.
 
     Args:
         device: `"cuda"` for `CUDAStats`, `"xpu"` for `GPUStats`, `"cpu"` for `CPUStats`.
 
     Returns:
-        The decorator. The decorated function raises `NotAModuleError` where its first argument is no model, and
-        `DeviceError` where no tensor lies on the device, both before the function runs.
+        The decorator. Before it runs, the decorated function raises `NotAModuleError` if its first argument is not a model, and
+        `DeviceError` if no tensor is on the device.
 
     Raises:
         DeviceError: `device` is none of these.
-        ArgumentError: What is decorated is no function, or one whose call returns before it has run.
+        ArgumentError: The decorated object is not a function, or its call returns before it has run.
     """
     if device not in ("cuda", "xpu", "cpu"):
         hint = " Write `@profileit('cpu')` with brackets." if callable(device) else ""

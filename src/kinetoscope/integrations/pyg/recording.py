@@ -1,4 +1,4 @@
-"""`torch_profile` and what belongs to it: a block is recorded, its table printed, its timeline kept; `nvtxit` marks calls."""
+"""`torch_profile`, which records a block, prints its table and keeps its timeline; and `nvtxit`, which marks calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def format_prof_time(time: float) -> float:
-    """Microseconds, as profilers count, in seconds.
+    """Convert microseconds to seconds.
 
     Args:
         time: The microseconds.
@@ -50,18 +50,16 @@ def save_profile_data(
 ) -> None:
     """Append the first five of some operators to columns.
 
-    Times are seconds, rounded to 3 digits. The percentages are shares of the sum over all `events`, of the same kind
-    of time, rounded to 3 digits. Averages are times by the number of calls.
+    Times are seconds, percentages are shares of the sum over all `events`, averages are per call; all are rounded to 3 digits.
 
     Args:
         csv_data: The columns by name, each a list: NAME, SELF CPU %, SELF CPU, CPU TOTAL %, CPU TOTAL, CPU TIME AVG,
-            with CUDA also SELF CUDA %, SELF CUDA, CUDA TOTAL, CUDA TIME AVG, and # OF CALLS. Those that are missing are
-            made.
+            with CUDA also SELF CUDA %, SELF CUDA, CUDA TOTAL, CUDA TIME AVG, and # OF CALLS. Missing ones are added.
         events: Events added up by name, as `key_averages()` of ours or of torch returns them, largest first.
         use_cuda: Whether the columns of the device are filled.
 
     Raises:
-        ArgumentError: `csv_data` is no mapping of lists.
+        ArgumentError: `csv_data` is not a mapping of lists.
     """
     checked_columns(csv_data)
     rows = list(events)
@@ -115,8 +113,8 @@ def torch_profile(
 ) -> Iterator[profile]:
     """Record a block, or each call of the function it decorates, on all devices of this machine.
 
-    At the end the operators are printed as a table, by self time on the device, or on the host if no device was
-    used. If the timeline cannot be written then, that is a warning.
+    At the end, a table of operators is printed, sorted by self time on the device or, if no device was used, on the host. A timeline that cannot be
+    written is a warning.
 
     Args:
         export_chrome_trace: Write `timeline.json` in the working directory.
@@ -131,7 +129,7 @@ def torch_profile(
     """
     if csv_data is not None:
         checked_columns(csv_data)
-    # Only torch's collector knows devices; chosen by name it needs no warning of what it costs.
+    # Only torch's collector records devices; chosen explicitly, it does not warn of its cost.
     engine: Literal["auto", "kineto"] = (
         "auto" if supported_activities() == {ProfilerActivity.CPU} else "kineto"
     )
@@ -189,7 +187,7 @@ def print_time_total(p: Any) -> None:
 
 
 def rename_profile_file(*args: object) -> None:
-    """Give `timeline.json` in the working directory a name that lasts.
+    """Rename `timeline.json` in the working directory.
 
     Args:
         *args: Parts of the new name: `("a", "b")` make it `profile-a-b.json`. A file of that name is replaced.
@@ -216,13 +214,12 @@ def nvtxit(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Mark each call of a function as a range `name_0`, `name_1` ...
 
-    With CUDA these are NVTX ranges, and CUDA's profiler runs while one of them is open, so that `nsys profile
-    --capture-range=cudaProfilerApi` records these calls only. Without, they are `record_function` ranges. A recording of
-    ours has either.
+    With CUDA these are NVTX ranges, and CUDA's profiler runs while one is open, so that `nsys profile --capture-range=cudaProfilerApi` records
+    only these calls. Without CUDA they are `record_function` ranges. Our recordings contain both kinds.
 
     Args:
-        name: What the ranges are called; None takes the name of the function.
-        n_warmups: How many calls come before the first that is marked; they count in the numbers.
+        name: The name of the ranges; None for that of the function.
+        n_warmups: How many calls before the first marked one; they count in the numbers.
         n_iters: How many calls are marked; None marks all.
 
     Returns:

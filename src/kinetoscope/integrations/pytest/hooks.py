@@ -1,7 +1,6 @@
-"""What the pytest plugin does: options, wrong markers, the recording of each test, the verdict, and the traces that are kept.
+"""The hooks of the pytest plugin: options, wrong markers, the recording of each test, the verdict, and the kept traces.
 
-Loaded in every run of pytest, so nothing heavy is imported here: torch, numpy and the rooms of this package come with the
-first test that is recorded.
+Loaded in every run of pytest, so torch, numpy and the rooms of this package are imported with the first recorded test.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ FIXTURE = "kinetoscope_trace"
 
 _LIMITS = pytest.StashKey[Limits]()
 _RECORDING = pytest.StashKey["RecordedTest"]()
-# How the call of a test may end without having been a whole test: there is nothing to be judged or kept then.
+# Exceptions by which a test ends early, without anything to judge or keep.
 _NOT_A_VERDICT = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, KeyboardInterrupt)
 
 
 class LimitExceeded(pytest.fail.Exception):  # type: ignore[name-defined]
-    """What fails a test that did more than its marker allows; its text says what exceeded what, and where."""
+    """Fails a test that exceeded a limit of its marker; the text says which limit, by how much, and where."""
 
-    # Reports show the name of an exception with its module before its text, and have few columns for both.
+    # Reports show the module of an exception, too, and have few columns.
     __module__ = "builtins"
 
 
@@ -50,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the marker, and check what the configuration file says."""
+    """Register the marker, and check the configuration file."""
     config.addinivalue_line("markers", MARKER)
     keep = config.getini("kinetoscope_keep")
     if keep not in KEEP:
@@ -61,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse wrong markers where tests are collected, as pytest refuses a marker that it does not know."""
+    """Reject wrong markers at collection, as pytest rejects unknown markers."""
     report = yield
     wrong: dict[str, list[pytest.Item]] = {}
     for item in report.result or ():
@@ -77,7 +76,7 @@ def pytest_make_collect_report(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Prepare the recording of a test that is marked or wants the trace; its marks may be newer than its collection."""
+    """Prepare the recording of a test with the marker or the fixture; markers may have been added after collection."""
     marks = list(item.iter_markers("kinetoscope"))
     if not marks and FIXTURE not in getattr(item, "fixturenames", ()):
         return

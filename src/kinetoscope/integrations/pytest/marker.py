@@ -1,4 +1,4 @@
-"""What the marker `kinetoscope` of a test says. Loaded in every run of pytest, so it imports nothing heavy."""
+"""Parses the marker `kinetoscope` of a test. Loaded in every run of pytest, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinetoscope.comparison.limits import LIMITS, WARMUP, Limits
 _OF_MEMORY = ("max_allocations", "max_peak_bytes")
 _FRACTIONS = ("max_step_ms",)
 
-# What is recorded unless the marker says otherwise: all that tells where something happened.
+# What is recorded by default: all that shows where something happened.
 SETTINGS = {
     "profile_memory": True,
     "with_stack": True,
@@ -34,13 +34,13 @@ def limits_of(marks: Sequence[Mapping[str, Any]], positional: Sequence[Sequence[
 
     Args:
         marks: The keywords of each marker, the nearest to the test first.
-        positional: The other arguments of each, of which there must be none.
+        positional: The positional arguments of each, which must be empty.
 
     Returns:
         The limits.
 
     Raises:
-        ArgumentError: A keyword is not known, a value cannot be used, or a limit needs what is not recorded.
+        ArgumentError: A keyword is unknown, a value is invalid, or a limit needs something that is not recorded.
     """
     for unnamed in positional:
         if unnamed:

@@ -1,7 +1,7 @@
-"""The pytest plugin: a marker that sets limits to what a test may do, and a fixture that gives its trace.
+"""The pytest plugin: a marker that limits what a test may do, and a fixture with its trace.
 
-pytest loads this file in every run in whose environment the package is installed, whatever its own version. So it imports
-nothing but pytest and this package's names, and where pytest is too old for the plugin, all tests run that do not ask for it.
+Any version of pytest loads this file in every run if the package is installed. So it imports only pytest and this package's names, and if pytest
+is too old for the plugin, all tests run that do not use it.
 """
 
 import pytest

@@ -1,8 +1,8 @@
-"""`log_to_tracker`: find the trackers, and log a trace to each: numbers, two tables, a summary, and files: the report, the trace and the reason of an incident.
+"""`log_to_tracker`: finds the trackers, and logs a trace to each: numbers, two tables, a summary, and files (report, trace, facts of an incident).
 
-W&B: panels and scalars in the run's row that is under way, an artifact of type `profile`, an alert for an incident. MLflow: metrics, tables
-and the files as artifacts of the run; the tags of an incident. TensorBoard: scalars and a summary as text, for any `SummaryWriter`; the files
-go into its folder, as it shows no files.
+W&B gets panels and scalars in the current row of the run, an artifact of type `profile`, and an alert for an incident. MLflow gets metrics, tables and files
+as artifacts of the run, and tags for an incident. TensorBoard gets scalars and a summary as text, by any `SummaryWriter`; the files go into its folder, because
+it shows no files.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _MODULE_COLUMNS = (
 _FINDING_COLUMNS = (
     "code", "severity", "finding", "share_percent", "gain_percent", "advice", "file", "line", "module",
 )  # fmt: skip
-# More make a report of tens of MB, which browsers and trackers show slowly.
+# With more, reports have tens of MB, which browsers and trackers show slowly.
 _MOST_ITEMS = 200_000
-# The report of an incident has its last steps only; its trace has all.
+# The report of an incident has its last steps only; the trace has all.
 _MOST_INCIDENT_STEPS = 20
 
 
@@ -72,7 +72,7 @@ class Content:
     Attributes:
         name: The name of the trace, without folder and suffix.
         step: The number of its last step, 0 without steps.
-        scalars: Numbers by their name; those that are not known are missing.
+        scalars: Numbers by name; unknown ones are missing.
         tables: The tables `modules` and `findings`, with times in milliseconds.
         summary: The step time and the findings, as Markdown.
         incident: The metadata of the incident; empty without one.
@@ -110,7 +110,7 @@ def opened(source: object) -> tuple[Trace, dict[str, Any], str]:
         The trace, the metadata of the incident (empty for other traces), and a name.
 
     Raises:
-        ArgumentError: It is neither.
+        ArgumentError: It is none of these.
         FormatError: The file is not a trace.
         OSError: It cannot be read.
     """
@@ -160,7 +160,7 @@ def make_content(trace: Trace, facts: Mapping[str, Any], name: str, folder: Path
     Raises:
         OSError: The files cannot be written.
     """
-    # Names of artifacts and files allow no other letters.
+    # Names of artifacts allow no other characters.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "trace"
     full_trace = trace
     numbers = np.unique(trace.columns("steps")["number"]).tolist()
@@ -206,7 +206,7 @@ def _scalars(trace: Trace, report: Report, facts: Mapping[str, Any]) -> dict[str
         values["floor_percent"] = (
             None if kind.floor_ns is None or not kind.duration_ns else 100 * kind.floor_ns / kind.duration_ns
         )
-    # What recording adds to the time of the steps, with its 95 % interval, as the flight recorder measured it.
+    # The overhead of recording on steps, with its 95 % interval, as measured by the flight recorder.
     for name, share in zip(("", "_low", "_high"), facts.get("overhead_shares") or (), strict=False):
         values[f"recording_overhead_percent{name}"] = 100 * share
     return {
@@ -255,7 +255,7 @@ class WandbRun:
             row[f"{OWN_NAME}/{name}"] = wandb.Table(
                 columns=table.column_names, data=_rows(table), allow_mixed_types=True
             )
-        # Not committed: the row goes with the next one of the job, whose steps stay as they are.
+        # Not committed: the values go into the job's next row, so that its step numbers do not change.
         self.run.log(row, commit=False)
         artifact = wandb.Artifact(
             f"{OWN_NAME}-{content.name}",
@@ -294,7 +294,7 @@ class WandbRun:
 
 @dataclass(frozen=True)
 class MlflowRun:
-    """Logs to a run of MLflow by its id, which also works on other threads and after the run has ended."""
+    """Logs to a run of MLflow by its id, which works on any thread and after the end of the run."""
 
     run_id: str
     client: Any = field(default=None, compare=False)
@@ -328,7 +328,7 @@ class MlflowRun:
 
     @classmethod
     def active(cls) -> list[Self]:
-        """The run of this thread or, without one, the latest that another thread has not ended."""
+        """The run of this thread or else the latest active one of another thread."""
         mlflow = sys.modules.get("mlflow")
         fluent = sys.modules.get("mlflow.tracking.fluent")
         if mlflow is None or fluent is None:
@@ -402,20 +402,20 @@ def markdown(table: ArrowTable) -> str:
     return as_markdown([TableBlock(columns, tuple(map(tuple, _rows(table.slice(0, _MOST_ROWS))))), *rest])
 
 
-# What the loggers of trainers call the run or writer in them.
+# Attributes of trainers' loggers that hold the run or writer.
 _INSIDE = ("experiment", "tracker", "writer", "tb_writer", "run")
 
 
 def active_trackers() -> list[Tracker]:
     """The active runs of this process. Only trackers that the program has imported can have any."""
-    # Writers of TensorBoard are not registered anywhere, and have to be given.
+    # TensorBoard does not register its writers, so they must be passed.
     return [*WandbRun.active(), *MlflowRun.active()]
 
 
 def trackers_of(source: object) -> list[Tracker]:
     """The trackers of a run, a writer, a logger of a trainer, or a list of these; an empty list if it is none."""
     if isinstance(source, (list, tuple)):
-        # Equal ones once.
+        # Each tracker once.
         return list(dict.fromkeys(tracker for element in source for tracker in trackers_of(element)))
     for candidate in chain([source], (getattr(source, name, None) for name in _INSIDE)):
         for kind in () if candidate is None else KINDS:
@@ -504,7 +504,7 @@ class TrainerLog:
             recorder.on_incident(lambda path: self.log(path, None, loggers))
 
     def trackers(self, loggers: Callable[[], Iterable[Any]]) -> list[Tracker]:
-        """The trackers that are there now.
+        """The active trackers.
 
         Raises:
             StateError: There are none.
@@ -521,7 +521,7 @@ def checked_tracker(chosen: object) -> TrainerLog | None:
     """Check the argument `log_to_tracker` of a trainer's profiler.
 
     Raises:
-        ArgumentError: It is neither a switch nor a tracker.
+        ArgumentError: It is neither True nor False, nor a tracker.
     """
     if chosen is False or chosen is None:
         return None
