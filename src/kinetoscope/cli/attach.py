@@ -1,4 +1,4 @@
-"""`kinetoscope attach`: leave on a program that already runs."""
+"""`kinetoscope attach`: turn on the flight recorder in a running program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from kinetoscope._errors import StateError
 
 _LOOK_S = 0.05
-# Run by the program itself, between two lines of its own.
+# Run by the program itself, between two of its lines.
 _SCRIPT = """\
 def _attach(place, answer):
     import os, sys
@@ -35,7 +35,7 @@ del _attach
 
 
 def script(answer: Path) -> str:
-    """The lines that a program runs to be left on with control; it writes the state of the recorder, or what failed, to a file."""
+    """The lines by which a program turns on its flight recorder with control, and writes the recorder's state, or an error, to a file."""
     import kinetoscope
 
     return _SCRIPT.format(place=str(Path(kinetoscope.__file__).parents[1]), answer=str(answer))
@@ -45,7 +45,7 @@ def script(answer: Path) -> str:
 @click.argument("process", metavar="PID", type=click.IntRange(1))
 @click.option("--wait", metavar="TIME", default="10s", help="How long to wait for the program.")
 def command(process: int, *, wait: str) -> None:
-    """Leave on a program that is already running, with control, as if it had called `kinetoscope.leave_on(control="socket")`.
+    """Turn on the flight recorder in a running program and let it be controlled, as if it had called `kinetoscope.leave_on(control="socket")`.
 
     This needs Python 3.14 or newer, the same version and user here as in the program. The program must have imported torch; its steps are
     those of its first optimizer.

@@ -1,4 +1,4 @@
-"""`kinetoscope capture`: record the next steps of a job that is left on."""
+"""`kinetoscope capture`: record the next steps of a job whose flight recorder is on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     wait: str,
     as_json: bool,
 ) -> None:
-    """Record the next steps of a running job that was left on with control, and write them as a trace.
+    """Record the next steps of a running job whose flight recorder accepts requests, and write them as a trace.
 
     TARGET is the id of a process, or the name or folder of a job. The job keeps running. Ctrl-C cancels the capture.
     """

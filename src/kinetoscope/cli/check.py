@@ -50,7 +50,7 @@ def command(
     BUDGET is a TOML file, which --update writes. Each TRACE is a recording of the run, a folder of them, or a quoted pattern.
 
     The exit code is 0 if everything is held, 1 if something is broken, 2 if nothing is broken but something cannot be determined, and 3 for an
-    error. In GitHub Actions, what is broken is marked in the source and listed in the summary of the build.
+    error. In GitHub Actions, exceeded limits are marked in the source and listed in the summary of the build.
     """
     from kinetoscope.comparison.budget import Budget, read_budget, updated_budget
     from kinetoscope.comparison.verdict import stored_places

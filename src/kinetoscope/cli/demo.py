@@ -39,7 +39,7 @@ _SIZE = ("--width", "32", "--layers", "2", "--threads", "1")
 SLOW, MENDED = "slow", "mended"
 ARGUMENTS = {SLOW: (*_SIZE, "--loss-one-by-one"), MENDED: _SIZE}
 """The arguments of the two training runs, without the number of steps; their files are named after them."""
-# One recording of each does not show how much recordings of one program differ.
+# A single recording of each does not show the variation between runs.
 ROUNDS, STEPS_A_ROUND = 5, 12
 _INDENT = "   "
 _LOSSES_SHOWN = 24
@@ -150,7 +150,7 @@ class Story:
         from kinetoscope.analyses.findings import headline
         from kinetoscope.display.sentence import plain
 
-        # That other programs had the processors is no mistake in this one.
+        # That other programs used the CPU cores is not a mistake of this one.
         findings = [finding for finding in report.findings if finding.place]
         if not findings:
             self._say(report.no_problem)

@@ -24,13 +24,13 @@ from kinetoscope.model import units
 if TYPE_CHECKING:
     from torch.profiler import ProfilerActivity
 
-# The subject, what was found and, if that can be good or bad, which it is.
+# The subject, the result and, if it has one, its state.
 Line = tuple[str, str, str]
 
 OK, POOR, BAD = "ok", "poor", "bad"
 _TONES = {OK: GOOD, POOR: WARNING, BAD: ERROR}
 _LONGEST_LABEL = 14
-# What torch.profiler is in a fresh process such as this one.
+# torch.profiler as it is in a new process.
 _REPLACED = (
     "replaced by Kinetoscope: something called kinetoscope.install() at start-up (sitecustomize, a .pth file)"
 )

@@ -1,4 +1,4 @@
-"""The traces that commands read, and what they write: files, never over their input, with a line that says what was written, and JSON."""
+"""The traces that commands read, and their output: files, which never replace their input, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kinetoscope last`: what happened last to a job that was left on."""
+"""`kinetoscope last`: what happened last to a job with the flight recorder on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinetoscope.cli.files import AS_JSON, show
 @click.argument("target", metavar="[PID|FOLDER]", required=False)
 @AS_JSON
 def command(target: str | None, *, as_json: bool) -> None:
-    """Show the newest incident of the jobs that were left on, or where a hanging job is right now.
+    """Show the newest incident of the jobs with the flight recorder on, or where a hanging job is right now.
 
     Nothing in the job has to respond: its files are read, and the stack of a living process from its memory. PID is a process of the job, FOLDER that of a job, of an incident, or
     of all jobs; without one, all jobs of this user (`KINETOSCOPE_DIR`).

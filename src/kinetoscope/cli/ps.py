@@ -1,4 +1,4 @@
-"""`kinetoscope ps`: the jobs of this machine that are left on."""
+"""`kinetoscope ps`: the jobs of this machine with the flight recorder on."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _UP_AND_CLEAR = "\x1b[1A\r\x1b[2K"
 
 
 class RunCommand(click.Command):
-    """The command, which says what happens to an option of its own that comes after the program's name."""
+    """The command, which warns of its options after the program's name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and print a hint."""
@@ -201,10 +201,10 @@ def _parse_steps(text: str) -> tuple[int, int | None]:
 
 
 class ProgressLine(RunObserver):
-    """One line on a terminal, updated for as long as nothing else has been written below it, and the summary at the end, whose first line comes at once.
+    """A line on a terminal, updated until something else is written, and the summary at the end.
 
-    The line always ends with a line break, so that whatever the program prints starts on a line of its own. Once the
-    program has written anything at all (the kernel counts bytes), the line is left alone.
+    The line ends with a line break, so the program's output starts on a new line. Once the program has written anything (the kernel counts bytes), the
+    line stays as it is.
     """
 
     def __init__(self, options: LaunchOptions, title: str = "", *, summary: bool = False) -> None:
@@ -230,7 +230,7 @@ class ProgressLine(RunObserver):
         threading.Thread(target=self._update, name="kinetoscope-progress", daemon=True).start()
 
     def stopped(self) -> None:
-        """Update the progress line no more."""
+        """Stop updating the progress line."""
         self._done.set()
 
     def recorded(self) -> None:
@@ -238,7 +238,7 @@ class ProgressLine(RunObserver):
         if self.measures_overhead and self._engine:
             from kinetoscope.cli.summary import print_heading
 
-            # What was recorded is not kept yet: a standard error that the program closed, replaced or broke must not lose it.
+            # The recording is not saved yet: a standard error that the program closed or replaced must not lose it.
             with suppress(AttributeError, ValueError, OSError):
                 print_heading(self._title)
                 self._has_heading = True

@@ -1,4 +1,4 @@
-"""`kinetoscope status`: the state of jobs that are left on."""
+"""`kinetoscope status`: the state of jobs with the flight recorder on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANK = click.option("--rank", metavar="N", type=int, help="Only this rank.")
 @RANK
 @AS_JSON
 def command(target: str, *, rank: int | None, as_json: bool) -> None:
-    """Show the state of a job that is left on: step, overhead, incidents, and a capture that is running.
+    """Show the state of a job whose flight recorder is on: step, overhead, incidents, and a running capture.
 
     TARGET is the id of a process, or the name or folder of a job. If the job does not respond,
     its files are read instead.

@@ -33,20 +33,20 @@ _ROWS = 9
 
 
 def print_heading(title: str) -> None:
-    """Print the first line of a summary to standard error, so that it is seen while the trace is read."""
+    """Print the first line of a summary to standard error, before the trace is read."""
     _print([Heading(title)], console(stderr=True))
 
 
 def print_summary(finished: Finished, printer: Console | None = None, *, below_heading: bool = False) -> None:
     """Print the summary to standard error or to `printer`, in 40 lines or what fits the terminal.
 
-    With `below_heading`, its first line is there already.
+    With `below_heading`, its first line is printed already.
     """
     _print(finished_blocks(finished), printer or console(stderr=True), below_heading=below_heading)
 
 
 def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
-    """Print the summary of a trace from a file, to standard output; as JSON what it is made of, with numbers in their units."""
+    """Print the summary of a trace from a file to standard output, as text or as JSON blocks with unformatted numbers."""
     trace_overview = overview(trace)
     run = RunFacts.of(trace_overview, PurePath(path).name, where=path, file_label=label_in(Path.cwd()))
     blocks = trace_blocks(trace_overview, run, _TALLEST)
@@ -57,7 +57,7 @@ def print_trace(trace: Trace, path: str, *, as_json: bool = False) -> None:
 
 
 def finished_blocks(finished: Finished) -> list[Block]:
-    """What is said of a recording that this process made: also what it cost, and its files."""
+    """The summary of a recording made by this process, with its cost and its files."""
     options = finished.options
     traces = [path for path in finished.files if path.suffix == ".ktrace"]
     run = RunFacts(
@@ -88,7 +88,7 @@ def _print(blocks: list[Block], printer: Console | None = None, *, below_heading
         printer.print(line, soft_wrap=True)
 
 
-# Bounds that are further apart than by this factor say nothing: those of a machine on which others overwrite the caches.
+# Bounds further apart than this factor are not shown, as on a machine where other programs overwrite the caches.
 _WIDEST_BOUNDS = 5.0
 
 

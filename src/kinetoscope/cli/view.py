@@ -26,7 +26,7 @@ from kinetoscope.display.terminal import echo
 def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
     """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
-    TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). It may also be a job that is left on: the
+    TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). It may also be a job whose flight recorder is on: the
     id of a process, the name of the job or its folder; then the rings of its ranks are shown, and followed while it runs. A file that changes, such as the recording of a running program, is read again while
     the page is open.
     """

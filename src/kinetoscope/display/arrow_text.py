@@ -80,7 +80,7 @@ def sort_rows(table: pa.Table, name: str) -> pa.Table:
     Raises:
         ArgumentError: There is no such column.
     """
-    # Loads for longer than the rest of a command takes, and few commands sort.
+    # Imported here: it loads longer than the rest of a command takes, and few commands sort.
     import pyarrow.compute as pc
 
     name = _column(table, name)
@@ -97,8 +97,8 @@ def print_rows(
 
     Args:
         table: The table.
-        limit: The most rows to print; 0 for all; None for all as CSV or JSON, and else for what the terminal has room for.
-        otherwise: The most rows where the terminal does not say how many it has room for.
+        limit: The most rows to print; 0 for all; None for as many as fit the terminal, or all as CSV or JSON.
+        otherwise: The most rows if the size of the terminal is unknown.
         hint: How the user can see columns that are hidden.
         as_csv: Print them as CSV.
         as_json: Print them as JSON.

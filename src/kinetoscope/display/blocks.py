@@ -1,4 +1,4 @@
-"""What a screen says, as data: it is composed of these blocks once, and rendered to lines of a terminal, HTML, Markdown or JSON."""
+"""Blocks of text and tables, composed once and rendered for a terminal, or as HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kinetoscope.model import units
 Cell = float | str | None
 
 STRONG, FAINT, GOOD, WARNING, ERROR = "strong", "faint", "good", "warning", "error"
-"""How a text is shown."""
+"""Tones of a text."""
 STYLES = {"": "", STRONG: "bold", FAINT: "dim", GOOD: "green", WARNING: "yellow", ERROR: "bold red"}
-"""The same on a terminal."""
+"""The styles of the tones on a terminal."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What follows is about this.
+    """The heading of the blocks that follow.
 
     Attributes:
-        text: What it is about, such as the name of a program.
+        text: Their subject, such as the name of a program.
     """
 
     text: str
@@ -33,10 +33,10 @@ class Paragraph:
     """A paragraph.
 
     Attributes:
-        text: What it says, with or without its numbers apart.
-        label: What stands before it, in a column of its own; empty below another one's label, None without that column.
+        text: A text, or a sentence with separate numbers.
+        label: A label in a column before it; empty below another one's label, None without that column.
         tone: `STRONG`, `FAINT`, `GOOD`, `WARNING`, `ERROR` or empty.
-        most_lines: How many lines of a terminal it takes at most; 0 for all.
+        most_lines: The most lines on a terminal; 0 for all.
     """
 
     text: str | Sentence
@@ -46,13 +46,13 @@ class Paragraph:
 
     @property
     def written(self) -> str:
-        """Its text with its numbers in it. A sentence is one line, whatever names it has."""
+        """Its text with its numbers. A sentence is always one line."""
         return self.text if isinstance(self.text, str) else printable(plain(self.text))
 
 
 @dataclass(frozen=True)
 class Chart(Paragraph):
-    """Values in their order, such as the durations of steps, with a paragraph that says what they are.
+    """Values in order, such as the durations of steps, with a paragraph about them.
 
     Attributes:
         values: The values.
@@ -70,7 +70,7 @@ class BlockColumn:
         heading: Its heading.
         unit: The unit of its numbers: `ns`, `bytes`, `%`, `id` or, of counts, empty. Texts stay as they are.
         is_text: Whether it is aligned to the left.
-        meaning: What it says, where there is a way to show that apart.
+        meaning: Its description, for tooltips.
     """
 
     heading: str
@@ -86,19 +86,19 @@ class TableBlock:
     Attributes:
         columns: The columns.
         rows: A value for each column; None where there is none.
-        title: What stands above it, unless the first heading says it.
-        bars: For each row where its bar begins and how long it is, as shares of a full one; empty without bars.
-        importance: The rows from the most important on; empty where they are in that order.
-        always: How many of the last rows are shown even where others are left out.
-        most_rows: How many of the other rows a terminal shows at most; 0 for as many as there is room for.
-        least_rows: How many of them it shows at least, even where there is no room for other tables.
-        total: How many rows there are, these included.
-        says_total: Whether the first heading says how many of these are shown, where not all are.
+        title: The title, if the first heading is not enough.
+        bars: For each row the begin and the length of its bar, as shares of a full one; empty without bars.
+        importance: The rows by descending importance; empty if they are in that order.
+        always: How many of the last rows are always shown.
+        most_rows: The most other rows that a terminal shows; 0 for as many as fit.
+        least_rows: The fewest other rows that it shows, even if other tables do not fit.
+        total: The number of all rows, including those that are not here.
+        says_total: Whether the first heading says how many rows are shown, if not all are.
         name: The table of `Trace.table` that has the others.
-        rest: What is said below it.
+        rest: A line below it.
         dispensable: Columns that are left out of a narrow table, in this order.
-        narrowest: Texts are cut down to this width before columns are left out.
-        hint: What stands behind the names of columns that are left out.
+        narrowest: Texts are shortened to this width before columns are left out.
+        hint: A text after the names of columns that are left out.
     """
 
     columns: tuple[BlockColumn, ...]
@@ -118,7 +118,7 @@ class TableBlock:
     hint: str = ""
 
     def largest(self, most: int | None) -> list[int]:
-        """The rows to show where there is room for so many, in their order; None for all."""
+        """The rows to show if there is room for `most`, in their order; None for all."""
         if most is None:
             return list(range(len(self.rows)))
         first = len(self.rows) - self.always
@@ -126,7 +126,7 @@ class TableBlock:
         return [*chosen, *range(first, len(self.rows))] if most else []
 
     def headings(self, shown: int) -> list[str]:
-        """The headings of the columns where so many rows are shown."""
+        """The headings of the columns if `shown` rows are shown."""
         first, *others = (column.heading for column in self.columns)
         left_out = self.says_total and shown < self.total
         return [f"{first} ({shown} of {self.total})" if left_out else first, *others]
@@ -139,7 +139,7 @@ class TableBlock:
         ]
 
     def left_out(self, shown: int) -> str:
-        """How many more rows there are than are shown, and where; empty if these are all."""
+        """A text about the rows that are not shown, and where they are; empty if there are none."""
         more = self.total - shown + self.always
         return f'table("{self.name}") has {more:,} more' if more > 0 and self.name else ""
 
@@ -150,14 +150,14 @@ GAP = Paragraph("")
 
 
 def as_json(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """Blocks as values that JSON has: the name of each in `block`, and its attributes."""
+    """Blocks as JSON values: the name of each in `block`, and its attributes."""
     return [
         {"block": type(block).__name__.removesuffix("Block").lower(), **asdict(block)} for block in blocks
     ]
 
 
 def as_markdown(blocks: Sequence[Block]) -> str:
-    """Blocks as Markdown; of a table all rows."""
+    """Blocks as Markdown, with all rows of tables."""
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):

@@ -1,4 +1,4 @@
-"""Blocks as lines of a terminal or of plain text: texts in columns and in lines of a width, and bars."""
+"""Renders blocks as lines of a terminal or of plain text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SPARKS, _FEWEST_SPARKS = 32, 8
-# Bars that begin where others end are longer. Below this width, a table has none.
+# Bars that begin where others end are longer. Narrower tables have no bars.
 _BAR, _LONG_BAR, _WIDE_ENOUGH_FOR_BARS = 10, 30, 72
 _GAP = 2
 _HEIGHTS = "▁▂▃▄▅▆▇█"
@@ -40,15 +40,15 @@ def lines_of(
     """Blocks as lines.
 
     Args:
-        blocks: What they say.
-        width: None is wider than so many cells.
+        blocks: The blocks.
+        width: The width of a line, in cells.
         rows: The most rows of each table; None for all.
-        most_lines: Where there would be more lines, tables have fewer rows, down to one; then the last tables are left out, except for those that
-            need some rows; then these have fewer, and what is too much at the end is left out.
+        most_lines: The most lines. To fit, tables get fewer rows, down to one; then the last tables without `least_rows` are left out; then the
+            others get fewer rows, and the last lines are cut.
     """
     written = [_written(block) for block in blocks]
     labels = (block.label for block in blocks if isinstance(block, Paragraph) and block.label)
-    # Numbers stand closer to their texts than words do.
+    # Numbers are closer to their texts than words.
     label_width = max((cell_len(label) + 1 + (not label.endswith(".")) for label in labels), default=0)
     remaining = list(zip(blocks, written, strict=True))
     fewer = 0
@@ -157,15 +157,15 @@ def text_table(
     Args:
         rows: The rows. The first one has the headings if columns may be left out.
         alignment: `<` (left) or `>` (right) for each column.
-        indent: What each line begins with.
-        width: The width of all lines. Left-aligned columns are cut down first, then columns are left out.
+        indent: The beginning of each line.
+        width: The width of all lines. Left-aligned columns are shortened first, then columns are left out.
         dispensable: The columns to leave out if the table is too wide, in this order.
-        fills: The first column takes the width that is left, and nothing is said of columns that are left out.
+        fills: The first column takes the remaining width, and omitted columns are not listed.
         narrowest: The width that left-aligned columns keep.
-        hint: What stands behind the names of the columns left out.
+        hint: A text after the names of omitted columns.
 
     Returns:
-        A line for each row, without spaces at its end, and a last line that names the columns left out, if there are any.
+        A line for each row, without trailing spaces, and a last line with the names of omitted columns, if there are any.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max((cell_len(row[column]) for row in rows), default=0) for column in range(len(alignment))]

@@ -1,4 +1,4 @@
-"""What held the memory when there was no more, as text."""
+"""Reports, as text, what held the memory when it ran out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts: sentences with their numbers apart, so that every surface writes them in its own units, and names in them as text that is safe to print."""
+"""Sentences with separate numbers, which each renderer writes in its units, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Sentence(TypedDict):
 
     Attributes:
         text: The text, with `{}` where a number goes.
-        values: A number and its unit for each place: `ns`, `bytes`, `%`, or an empty text for a count.
+        values: A number and its unit for each placeholder: `ns`, `bytes`, `%`, or an empty text for a count.
     """
 
     text: str
@@ -28,7 +28,7 @@ def sentence(text: str, *values: tuple[float | None, str] | int) -> Sentence:
 def plain(parts: Sentence) -> str:
     """Write a sentence with its numbers, as text.
 
-    Only `{}` is a place: names in the text may hold other braces, as those of C++ lambdas do.
+    Only `{}` is a placeholder: names in the text may have other braces, such as C++ lambdas.
     """
     written, *rest = parts["text"].split("{}")
     for index, part in enumerate(rest):
@@ -69,5 +69,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines: its line breaks stay."""
+    """Like `printable`, but keep line breaks."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))

@@ -92,7 +92,7 @@ def console(*, stderr: bool = False) -> Console:
                 yield segment if is_safe else Segment(printable_lines(segment.text), segment.style)
 
         def on_broken_pipe(self) -> None:
-            """Let the caller decide: rich would end the process, and with it what was recorded."""
+            """Let the caller decide: rich would end the process, and lose the recording."""
             raise BrokenPipeError
 
     # Looked up at each call, because the recorded program may replace sys.stdout and sys.stderr.
@@ -129,5 +129,5 @@ def complain(message: str) -> None:
 
 
 def reading_width(printer: Console) -> int:
-    """How many characters a line of text has: as many as are read with ease, or fewer where the terminal is narrower."""
+    """The width of a line of text for reading: 100 characters, or fewer on a narrower terminal."""
     return 100 if printer.width >= UNLIMITED else max(40, min(100, printer.width))

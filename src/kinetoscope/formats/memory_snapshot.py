@@ -52,7 +52,7 @@ class _Refused(pickle.UnpicklingError):
 
 class _Containers(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse every name, as what it stands for could run code."""
+        """Refuse every name, because it could run code."""
         raise _Refused(f"it refers to {module}.{name}, and kinetoscope runs no code of a file")
 
     def persistent_load(self, identity: object) -> NoReturn:
@@ -181,7 +181,7 @@ class _Snapshot:
                 allocated += size
             else:
                 reserved -= _RESERVED[action] * size
-        # The rest was there before the history began.
+        # The rest was allocated before the history began.
         held = 0
         for address, (size, stack) in before.items():
             held += size

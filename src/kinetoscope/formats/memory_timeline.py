@@ -1,12 +1,11 @@
 """Memory over time as files: the two JSON forms that torch.profiler writes. Its third form, a page, is the viewer's.
 
-- `.json`, `.json.gz`: ``[times, sizes]``. Times are microseconds since 1970, each once (what was there before the
-  recording has the first time, so that one may come twice); for each of them `sizes` has a list of nine numbers of
-  bytes: a zero, then parameters, optimizer state, inputs, temporaries, activations, gradients, autograd details, and
-  what is unknown.
-- `raw.json.gz`: a list of ``[time, action, bytes, category]``. Times are nanoseconds since 1970, -1 for what was
-  there before; actions are 1 preexisting, 2 create, 3 increment version (two rows: the bytes leave one version of the
-  content and join the next), 4 destroy; categories are the places of the list above, without its zero.
+- `.json`, `.json.gz`: ``[times, sizes]``. Times are distinct microseconds since 1970, except that memory from before the recording has the first
+  time, too. For each time, `sizes` has nine numbers of bytes: a zero, parameters, optimizer state, inputs, temporaries, activations, gradients,
+  autograd details, and unknown.
+- `raw.json.gz`: a list of ``[time, action, bytes, category]``. Times are nanoseconds since 1970, -1 for
+  memory from before the recording; actions are 1 preexisting, 2 create, 3 increment version (two rows: the bytes leave one version of the content and
+  join the next), 4 destroy; categories are the positions in the list above, without its zero.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from kinetoscope.tables.memory.timeline import (
 )
 
 SUFFIXES = (".json", ".json.gz", "raw.json.gz")
-# So many rows become Python numbers at a time.
+# How many rows become Python numbers at a time.
 _ROWS_AT_ONCE = 16384
 _CHARACTERS_AT_ONCE = 1 << 20
 
@@ -54,8 +53,8 @@ def write_memory_timeline(
         trace: A trace recorded with `profile_memory`.
         path: The file; its name ends in `.json`, `.json.gz` or `raw.json.gz`.
         device: The device, such as `cpu` or `cuda:0`; None: the one that held the most bytes at its peak.
-        torchs: torch's `MemoryProfileTimeline` of the same recording, or None; the file then holds what it says. torch's collector, unlike
-            its text, which the trace was read from, knows when contents changed.
+        torchs: torch's `MemoryProfileTimeline` of the same recording, which then writes the file, or None. Unlike the trace, which was read from
+            torch's text, it knows when contents changed.
 
     Raises:
         StateError: Memory was not recorded.
@@ -107,7 +106,7 @@ def _by_category(trace: TraceData, device: int) -> Iterator[str]:
     changes = changes_of(trace, device)
     held = live_by_category(changes, judged_blocks(trace).category)
     times = np.where(changes.time_ns < 0, -1, (changes.time_ns + _epoch_ns(trace)) // 1000)
-    # What happens within a microsecond is one point: the last of it.
+    # Changes within a microsecond are one point, the last one.
     last = np.flatnonzero(ends_run(times))
     times, held = times[last], held[last]
     recorded = times[times >= 0]

@@ -59,7 +59,7 @@ _READ = {_KERNELS, _COPIES, _FILLS, _GRAPHS, _CALLS, _NVTX, _MEMORY, *_LIBRARIES
 _EVENTS = re.compile(
     r"CUPTI_ACTIVITY_KIND_|.*_EVENTS$|GPU_METRICS|GENERIC_EVENTS|.*_API$|ETW_|NET_|COMPOSITE_EVENTS|SCHED_EVENTS"
 )
-# They say again what calls of the API say, or name what others refer to.
+# These repeat calls of the API, or name what others refer to.
 _NOT_MISSED = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS",
     "ENUM_GPU_METRICS", "TARGET_INFO_GPU_METRICS", "DIAGNOSTIC_EVENT",
@@ -88,7 +88,7 @@ _UNKNOWN = -1
 # Later ones would overflow where times are added up.
 _LAST_NS = 1 << 61
 _LAST_INT32 = (1 << 31) - 1
-# What a row takes while it is read, about.
+# Approximate memory for reading a row.
 _ROW_BYTES = 400
 _VERSION = re.compile(r"_v\d{4,}$")
 _DRIVER = re.compile("cu(?!da)")
@@ -125,7 +125,7 @@ class _Export:
         self._connection, self._path = connection, path
         connection.execute("PRAGMA trusted_schema = OFF")
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        # Each name without a version stands for the table with the highest one.
+        # A name without a version refers to the table with the highest one.
         self._names = sorted((name for (name,) in listed), key=_version)
         self._tables = {_TABLE_VERSION.sub("", name): name for name in self._names}
         self._columns = {

@@ -63,7 +63,7 @@ def collapsed_lines(weights: Mapping[tuple[str, ...], int]) -> list[str]:
     for frames, nanoseconds in weights.items():
         text = ";".join(_safe(frame) for frame in frames)
         sums[text] = sums.get(text, 0) + nanoseconds
-    # What is rounded is the sum of the lines so far.
+    # The running sum is rounded, so that the lines add up.
     microseconds = (np.cumsum([0, *sums.values()]) + NS_PER_US // 2) // NS_PER_US
     lines = zip(sums, np.diff(microseconds).tolist(), strict=True)
     return [f"{text} {number}" for text, number in lines if number > 0]
@@ -137,7 +137,7 @@ def _groups(trace: TraceData) -> list[tuple[str, Rows, Nesting]]:
         rows = order[first:last]
         title = _title(trace, int(thread[rows[0]]), int(stream[rows[0]]))
         title += ", overlapping spans" if lane[rows[0]] > 0 else ""
-        # Those of one lane nest.
+        # Spans of one lane nest.
         groups.append(
             (title, rows, nest(*(spans[name][rows] for name in ("thread", "start_ns", "duration_ns"))))
         )

@@ -1,8 +1,7 @@
 """The named tables of a recording, to which sources append rows while it runs.
 
-What the recorder knows by itself is in records of fixed size; all else is in rows: pauses, tensor storages, counters, compilations,
-batches of DataLoader workers, and what was lost on the way. Readers take each table here, and it does not matter whether an engine
-wrote the rows into a file or kept them in memory.
+The recorder's own data are records of fixed size; all other data are rows: pauses, tensor storages, counters, compilations, batches of
+DataLoader workers, and losses. Readers get each table here, whether an engine wrote the rows to a file or kept them in memory.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class AppendedRows:
-    """What `_core.read_recording` returns as "rows": for each table the parts that were written at once.
+    """The "rows" of `_core.read_recording`: for each table the parts, each written at once.
 
     Attributes:
-        damaged: How many of the parts that were read so far are left out, because they are not what their table has.
+        damaged: How many parts so far were left out because they do not have the columns of their table.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -93,7 +92,7 @@ class KeptRows:
         return True
 
     def rows(self) -> AppendedRows:
-        """What was appended so far."""
+        """The rows appended so far."""
         return AppendedRows({table: list(parts) for table, parts in list(self._parts.items())})
 
 
@@ -143,10 +142,10 @@ def read_counters(
 ) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
     """The samples of each counter: their times from the start of the trace, ascending, and their values.
 
-    What was sampled last before the trace began holds when it begins.
+    The last sample before the start of the trace becomes the one at its start.
 
     Args:
-        recordings: What was appended to the recordings of the trace.
+        recordings: The rows appended to the recordings of the trace.
         start_monotonic_ns: The start of the trace by the monotonic clock; below 0 if it is not known. Then samples are placed
             where they were written.
     """

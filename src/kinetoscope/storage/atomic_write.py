@@ -28,11 +28,10 @@ _MOST_LINKS = 40
 
 @contextmanager
 def open_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing: with no error at the end, all that was written is at `path`, else nothing.
+    """Open a file for writing, which appears at `path` complete, or not at all after an error.
 
-    What is there decides how. A regular file, or nothing, is replaced by a complete file with the same permissions and,
-    where this is allowed, the same owner; through a symbolic link its target is. A named pipe, a character device
-    such as `/dev/null`, and an open file of this process such as `/dev/stdout` get the bytes and stay what they are.
+    A regular file, also behind a symbolic link, is replaced by a file with the same permissions and, if allowed, the same owner. The bytes are sent to a
+    named pipe, a character device such as `/dev/null`, or an open file of this process such as `/dev/stdout`, which are not replaced.
 
     Raises:
         OSError: The folder or the file cannot be written to, `path` is a folder, a block device or a socket, or nobody reads
@@ -43,13 +42,13 @@ def open_atomically(path: Path) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         there = None
     if there is not None and not stat.S_ISREG(there.st_mode):
-        # Found now, and not when all is written.
+        # Checked now, not after writing.
         _refuse_unwritable(path, there.st_mode)
     if there is None or not is_stream(path):
         with _replacing(path, there) as file:
             yield file
         return
-    # Some formats are written with a file that can be sought in, and the bytes of a failure must not arrive.
+    # Some formats need a seekable file, and bytes of a failed write must not be sent.
     with tempfile.TemporaryFile() as content:
         # Some writers close what they write to.
         copy = os.dup(content.fileno())
@@ -112,14 +111,14 @@ def _take_permissions(file: int, old: os.stat_result) -> None:
         try:
             os.fchown(file, -1, old.st_gid)
         except OSError:
-            # What the old group was allowed to do is not for another group.
+            # The permissions of the old group are not for another group.
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with suppress(OSError):  # some file systems have no permissions
         os.fchmod(file, mode)
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what is written to `path` is sent to a device, a pipe or an open file, and no file is made or replaced."""
+    """Whether bytes written to `path` go to a device, a pipe or an open file, without making or replacing a file."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -166,7 +165,7 @@ def _open_stream(path: Path, there: os.stat_result) -> int:
         return _open_pipe(path)
     process, descriptor = _open_file(path) or (-1, -1)
     if stat.S_ISREG(there.st_mode) and process == os.getpid():
-        # With the position of whoever redirected the output, which later output continues at.
+        # Shares the file position with the redirected output, which continues after it.
         return os.dup(descriptor)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY)
 

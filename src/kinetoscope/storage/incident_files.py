@@ -1,6 +1,6 @@
-"""The files of an incident, which a job that is left on writes: for each rank a copy of its ring, and what it knows of the incident.
+"""The files of an incident, written by the flight recorder: a copy of each rank's ring, and its facts about the incident.
 
-A folder has `rank0.recording`, `rank0.json` and so on, and `incident.json`, which says of all ranks whether they answered.
+A folder has `rank0.recording`, `rank0.json` and so on, and `incident.json`, which says whether each rank responded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def incident_recordings(folder: Path) -> list[Path]:
 
 
 def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
-    """Return what is known of the incident that some recordings are of, as `INFO` has it; None if they are of none."""
+    """Return the facts of the incident of some recordings, for `INFO`; None if they are not of an incident."""
     reports = [facts for path in paths if (facts := rank_facts(path))]
     if not reports:
         return None
-    # The others wrote because this one did.
+    # The rank that wrote first; the others followed it.
     first = next((facts for facts in reports if "because_of_rank" not in facts), reports[0])
     named = ("reason", "what", "step", "time_s", "overhead", "rank")
     incident = {name: first[name] for name in named if name in first}
@@ -42,13 +42,13 @@ def incident_facts(paths: list[Path]) -> dict[str, Any] | None:
 
 
 def rank_facts(recording: Path) -> dict[str, Any]:
-    """Return what a rank knows of the incident that its recording is of; empty for another recording."""
+    """Return a rank's facts about the incident of its recording; empty for other recordings."""
     facts = read_facts(recording.with_suffix(".json"))
     return facts if "reason" in facts else {}
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if there is none, or a link out of the folder of the recordings."""
+    """Read a JSON object; empty if there is none, or if the path is a link out of its folder."""
     content: Any = None
     with suppress(OSError, ValueError):
         if path.resolve().parent == path.parent.resolve():

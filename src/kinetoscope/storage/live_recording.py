@@ -1,6 +1,6 @@
 """The state of a recording from its headers alone: whether its process still runs, and its progress.
 
-How the file is laid out is known to `native/core/recording/format.h` alone; `LAYOUT` is what that says.
+The layout of the file is defined in `native/core/recording/format.h` only; `LAYOUT` has its values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
     Attributes:
         stopped: Whether it was stopped, so that nothing more will be written.
         process: The id of the process that records, or did.
-        position: Another number whenever something was recorded, or lost. Readings of the clock alone are nothing.
+        position: A number that changes when something is recorded or lost; clock readings alone do not change it.
     """
 
     stopped: bool
@@ -63,8 +63,8 @@ def progress(path: str | os.PathLike[str]) -> Progress | None:
 def is_running(run: RunInfo) -> bool:
     """Whether the process of a recording still records, as far as this machine can see.
 
-    It does not if the recording was stopped, was made on another machine or before this one was started, does not say on which, or if
-    its process has ended, even if another one has its id now.
+    False if the recording was stopped, was made on another or an unknown machine or before the last boot, or if its process has ended, even if
+    its id was reused.
 
     Args:
         run: The metadata of the recording.
@@ -72,7 +72,7 @@ def is_running(run: RunInfo) -> bool:
     if run.complete or not run.process:
         return False
     boot = run.boot_id.split()
-    # What follows the number of the boot names a clock: other ones tick here, too. Without a number, any process may have this id here.
+    # A clock may follow the boot number. Without a number, any process may have this id here.
     if not boot or text_of(BOOT_ID) != boot[0]:
         return False
     return is_alive(run.process, run.start_monotonic_ns)

@@ -1,6 +1,6 @@
 """Copies of a recording, and parts of it, as separate recordings; also while it is running.
 
-A recording is cloned before a part is cut out of it, so that the part is consistent. The recording process does not wait for that.
+A recording is cloned before a part is cut out, so that the part is consistent; the recording process does not wait.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from kinetoscope.storage.recording import read_recording
 def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Copy a recording as it is at this moment, with all sessions that share it.
 
-    The copy is a recording that was stopped. Spans that are open have no end in it, and are counted in its losses; so is what a ring
-    overwrote while it was copied.
+    The copy is a stopped recording. Its losses count the spans that are open, and those that a ring overwrote during the copy.
 
     Args:
         source: The recording, of any process, that goes on or has ended.
@@ -38,10 +37,10 @@ def clone(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Non
 
 
 def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
-    """Cut off, in a copy of a recording, what had ended before a time, and all sessions but the first; its steps keep their numbers if they are marked.
+    """Remove from a copy of a recording all records that ended before a time, and all sessions but the first; marked steps keep their numbers.
 
     Args:
-        path: The copy, which nobody writes to; it is replaced.
+        path: The copy, which is replaced.
         start_ns: The time, in nanoseconds since the recording began.
 
     Raises:
@@ -54,13 +53,13 @@ def keep_from(path: str | os.PathLike[str], start_ns: int) -> None:
 
 
 def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], first: int, end: int) -> None:
-    """Cut steps of its first session out of a recording, by their true numbers, which they keep.
+    """Cut steps of the first session out of a recording, by their numbers, which they keep.
 
     Args:
         source: The recording, of any process, that goes on or has ended.
         target: The new file; it replaces an older one once it is complete.
         first: The number of the first step.
-        end: The number of the first step behind them. A step that has not ended yet is in the recording up to its end.
+        end: The number of the step after the last one. An unfinished step is included up to the end of the recording.
 
     Raises:
         ArgumentError: The recording has none of these steps.
@@ -94,7 +93,7 @@ def cut_steps(source: str | os.PathLike[str], target: str | os.PathLike[str], fi
 
 @contextmanager
 def replacing(target: Path) -> Iterator[str]:
-    """A new name beside a file, which the file of that name replaces at the end; removed if the block fails."""
+    """Yield a temporary path next to a file, which replaces it at the end, or is removed if the block fails."""
     unfinished = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}")
     try:
         yield str(unfinished)

@@ -1,4 +1,4 @@
-"""What the system tells in small files, such as those of /proc."""
+"""Small files of the system, such as those of /proc."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def text_of(path: Path) -> str:
-    """The text of a small file without what is blank around it; empty if there is none, or it cannot be read."""
+    """The stripped text of a small file; empty if it does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -425,9 +425,9 @@ def compare(
     Args:
         base: A trace, its path or URL, or a list of these.
         new: The same of the other run.
-        percent: A difference of times counts from this part of a step on, in percent...
-        least_ns: ...if it is at least this long, in nanoseconds a step...
-        confidence: ...and this sure, between 0 and 1.
+        percent: The smallest difference of times that counts, in percent of a step.
+        least_ns: The smallest difference of times that counts, in nanoseconds per step.
+        confidence: The confidence, between 0 and 1, that a difference must reach.
         warm_up: How many of the first steps of each recording to leave out. None: those that compile or take longer than 1.5 times the
             usual, and at least one of three or more.
         seed: Of the random numbers with which steps are resampled; the same recordings have the same result.
@@ -477,9 +477,9 @@ def measure_runs(
 
     Args:
         paths: The paths or URLs of traces.
-        scopes: Modules and operators to count alone.
+        scopes: Modules and operators to count separately.
         warm_up: How many of the first steps of each to leave out; see `compare`.
-        with_account: Whether to look at what the time was spent on, too.
+        with_account: Whether to compute the account of time, too.
 
     Raises:
         ArgumentError: All steps of a trace are left out.
@@ -503,12 +503,12 @@ def check_budget(
     strict: bool = False,
     warm_up: int | None = None,
 ) -> Outcome:
-    """Check the recordings of a run against a budget; of what is broken, the places are those of the first recording.
+    """Check the recordings of a run against a budget; source lines of exceeded limits are those of the first recording.
 
     Args:
         budget: The budget.
         paths: The paths or URLs of traces.
-        strict: Whether better than the budget by more than the margin fails, too.
+        strict: Whether results better than the budget by more than the margin fail, too.
         warm_up: How many of the first steps of each to leave out; see `compare`.
 
     Raises:

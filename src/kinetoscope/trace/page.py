@@ -31,7 +31,7 @@ def trace_page(
         trace: The trace.
         rows: The most rows of each table.
         details: Show findings and tables even if there are many spans.
-        title: What stands above it, before the path of the trace.
+        title: The title, before the path of the trace.
         file_label: Returns the label of a source file; by default its name.
 
     Returns:

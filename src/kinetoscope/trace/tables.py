@@ -1,4 +1,4 @@
-"""Which tables a trace has, and what makes each."""
+"""The tables of a trace, and the functions that make them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows_where(table: ArrowTable, where: Mapping[str, object]) -> ArrowTable:
 
     Args:
         table: The table.
-        where: For each column a value, or several of which it may have any; None is null.
+        where: For each column a value, or several allowed values; None is null.
 
     Raises:
         ArgumentError: There is no such column, or a value that it cannot have.

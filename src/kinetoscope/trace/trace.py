@@ -44,9 +44,9 @@ class Trace(TraceData):
     nanoseconds from the start of the trace. A trace may be used from several threads.
 
     Attributes:
-        info: What is known about the run: `process`, `start_realtime_ns`, `start_monotonic_ns` (the
-            clock of the machine that is never set), `boot_id` (which start of which machine), `stop_ns`, `complete` (False when the
-            recording was never stopped, because the process was killed or still runs), and the run's metadata.
+        info: The metadata of the run, among them `process`, `start_realtime_ns`, `start_monotonic_ns` (by the machine's
+            monotonic clock), `boot_id` (the machine and its boot), `stop_ns` and `complete` (False if the recording was not
+            stopped, because the process was killed or still runs).
         path: The file it was opened from, if any.
     """
 
@@ -150,15 +150,15 @@ class Trace(TraceData):
         return account_of(self)
 
     def what_if(self, *mended: str) -> WhatIf:
-        """Predict a step in which some lines, causes or operators of the account take what they need on this machine, and no more.
+        """Predict a step in which some lines, causes or operators of the account take only what they need on this machine.
 
         Args:
             mended: For each a line (`train.py:12`, or the finding `hot-line:train.py:12`), a cause (`fresh memory`), an entry (`python`) or an operator
                 (`aten::zero_`) of the table `account`.
 
         Returns:
-            The step as it is and as it would be; what several of these are about counts once. In a trace of several ranks, a replay of their collectives says
-            what the job gains: nothing from a rank that is not the last to arrive.
+            The step now and as predicted; overlaps count once. For several ranks, a replay of their collectives says what the job gains: nothing
+            from a rank that is not the last to arrive.
 
         Raises:
             ArgumentError: There is no time above the floor that one of these is about.
@@ -190,13 +190,13 @@ class Trace(TraceData):
         """Return what a step has more of than others: the table `step_difference`.
 
         Args:
-            step: The number of the step; None for the one that takes most longer than a usual one of its kind. In a trace with requests and without
+            step: The number of the step; None for the one that exceeds the usual duration of its kind most. In a trace with requests and without
                 steps, the number of a request, as in the table `requests`.
-            other: The number of the one to compare it with; None for the median of the others of its kind; of requests, of those of its name.
+            other: The number of the step to compare with; None for the median of its kind, or of requests with its name.
 
         Returns:
             Rows for the parts of the step, operators, source lines, Python between operators, modules and kernels: the time in the
-            step and the usual one in nanoseconds, what it has most more of first.
+            step and the usual one in nanoseconds, sorted by descending difference.
 
         Raises:
             ArgumentError: There is no such step.

@@ -24,7 +24,7 @@ Source = Trace | Job | str | os.PathLike[str]
 LOOK_EVERY_S = 2.0
 """A file is checked no more often than this."""
 REST_FOR_READING = 4.0
-"""A file whose reading takes long is left alone this many times as long before it is read again."""
+"""After a file was read, it is not checked for this many times the reading time."""
 
 RECORDING_SUFFIX, TRACE_SUFFIX = ".recording", ".ktrace"
 
@@ -36,7 +36,7 @@ class Offer(NamedTuple):
         name: The name that is shown.
         trace: The trace, as last loaded; None if it could not be loaded, or is a job.
         problem: Why it could not be loaded, or not reloaded after a change.
-        version: How often it was loaded, so that a page knows when to repeat its requests.
+        version: How often it was loaded; a page repeats its requests when it changes.
         live: Whether it is still being recorded.
         job: The summaries of the ranks, if it is a job.
     """
@@ -183,8 +183,7 @@ def names_of(sources: Sequence[Source]) -> list[str]:
 def stamp(path: str) -> Hashable:
     """Return a value that changes when the contents of a file do; None if there is no file.
 
-    For a recording that is not its modification time and size: it is written through shared memory, of which the file system
-    has no notice, into space that was reserved in advance.
+    A running recording is written through shared memory into reserved space, which changes neither its modification time nor its size.
     """
     try:
         status = Path(path).stat()

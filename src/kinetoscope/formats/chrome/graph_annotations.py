@@ -1,6 +1,6 @@
-"""Annotations of the work of CUDA graphs, written as torch 2.15 writes them.
+"""Adds a program's annotations to the work of CUDA graphs, as torch 2.15 does.
 
-A program records them while it captures a graph, by the numbers of the graph's nodes, which its kernels have in every replay.
+A program records them during the capture of a graph, by the numbers of its nodes, which kernels have in every replay.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ANNOTATED, _LANE_NAME = "cudaGraphInlineAnnotated", "Process Group Description"
 
 @dataclasses.dataclass(frozen=True)
 class GraphAnnotations:
-    """What a program recorded of the nodes of its graphs, and whether their work is moved to other tracks.
+    """Annotations of the nodes of graphs, and whether work moves to other tracks.
 
     Attributes:
         of_node: The fields of each node by its number, a mapping or a list of mappings; `stream` in them names a lane.
         on_lanes: Whether work of graphs is moved to the lane that its annotation names, and all other to `default_lane`.
-        default_lane: The number of the lane for work whose annotation names none.
+        default_lane: The number of the lane for work whose annotation does not name one.
     """
 
     of_node: Mapping[int, Any]

@@ -1,4 +1,4 @@
-"""Take the processes of a Chrome trace apart, so that each is read as from a file of its own.
+"""Splits a Chrome trace by process, so that each is read like a separate file.
 
 Scripts that merge the files of several ranks write one file: they keep the process ids, add an offset, or make them texts such as
 `[TP01] 4711`. Kineto's own files have several ids, too, but one process: its devices, its overhead and its windows have others.
@@ -37,9 +37,9 @@ _COMPONENT = re.compile(
     r"/device:.*|Ascend Hardware|CANN|AscendCL|Communication|Overlap Analysis|NPU_MEM|Pipeline|AI Core Freq"
 )
 _OVERHEAD = "overhead"
-# Numbers of other processes are there by chance; with a smaller share of its work, a device is not of one process.
+# Numbers of other processes occur by chance; below this share of its work, a device does not belong to one process.
 _LEAST_SHARE = 0.9
-# Processes whose number a file does not say get numbers from here on.
+# Processes without a number in the file get numbers from here on.
 _FIRST_MADE_UP = 1 << 40
 
 
@@ -191,7 +191,7 @@ def _starters(spans: Mapping[str, Any], owner: NDArray[np.int32], device: Rows, 
         if key in spans:
             for index in range(count):
                 rows[:, index] = last_before(spans, key, np.flatnonzero((owner == index) & hosts), device)
-    # Where both numbers are those of one process, it is not one with either of them.
+    # A process with both numbers is preferred to those with one of them.
     both = np.where(operated >= 0, called, -1)
     starters = np.where((both >= 0).any(axis=1, keepdims=True), both, called)
     launched: Rows = np.where((called >= 0).any(axis=1, keepdims=True), starters, operated)
@@ -354,7 +354,7 @@ def header_of_process(header: Mapping[str, Any], process: FileProcess) -> dict[s
 
 
 def add_process_info(info: dict[str, Any], process: FileProcess | None, names: Names) -> None:
-    """Add what a file says of the process of a trace to the metadata; `process` is None if the file names none."""
+    """Add a file's facts about the process of a trace to the metadata; `process` is None if the file names none."""
     if process is None:
         info.pop("process", None)
         return

@@ -320,7 +320,7 @@ _BEHIND_PROCESSES = 1 << 29
 _NO_NUMBER = np.iinfo(np.int64).min
 
 
-# What says on which machine, in which folders and by which command a program ran.
+# Metadata that identifies the machine, the folders and the command of a program.
 _IDENTITY = frozenset(
     {"ancestors", "boot_id", "command_line", "host", "host_name", "import_folders", "process_name", "program"}
 )
@@ -339,7 +339,7 @@ def write_chrome_trace(
         trace: The trace.
         path: The file, compressed if its name ends in `.gz` or `.zst`; it appears under its name only when it is complete.
         identity: Whether the command line, the folders of the program, and the name and boot id of the machine are written.
-        annotations: What a program recorded of the nodes of its CUDA graphs.
+        annotations: A program's annotations of the nodes of its CUDA graphs.
 
     Raises:
         ValueError: The stream of an annotation is not a number.

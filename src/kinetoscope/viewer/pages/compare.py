@@ -40,7 +40,7 @@ def answer(offers: Sequence[Offer], path: str, query: Query) -> Answer:
 
     Raises:
         LookupError: There is no such path.
-        ArgumentError: An option is no number of an open trace, or of a step of both.
+        ArgumentError: An option is not the number of an open trace, or of a step.
         StateError: A trace cannot be read.
     """
     # Summaries of a job cannot be compared.

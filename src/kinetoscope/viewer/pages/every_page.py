@@ -1,4 +1,4 @@
-"""What every page asks for: which pages have no data, and why; how to record what is missing; the text of source lines."""
+"""Requests of every page: which pages have no data, and why; how to record missing data; the text of source lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def empty(trace: Trace, query: Query) -> dict[str, str]:
 
 
 def advice(trace: Trace, query: Query) -> dict[str, str]:
-    """Respond to `advice`: how to record each kind of data, to be written behind a sentence without its period."""
+    """Respond to `advice`: how to record each kind of data, for the end of a sentence, without a period."""
     return {kind: advised(trace, kind) for kind in RECORDED}
 
 

@@ -1,4 +1,4 @@
-"""What is judged of a trace: its findings, with links to the spans, operators and source lines of the evidence, and its health."""
+"""Findings of a trace, with links to the spans, operators and source lines of the evidence; and its health."""
 
 from __future__ import annotations
 

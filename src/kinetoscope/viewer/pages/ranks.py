@@ -28,7 +28,7 @@ Opener = Callable[[str], int]
 MEASURES = {"holds_up_ns": "holding up others", "duration_ns": "step"} | {
     name: part_words(name) for name in PARTS
 }
-"""What the map can be colored by: a column of its cells, and its title. Ranks that wait for a late one have long steps, too, so steps are not first."""
+"""Columns by which the map can be colored, and their titles. Steps are not first, because ranks that wait for a late one have long steps, too."""
 _ONE_AT_A_TIME = threading.Lock()
 # The details of a cell take about a kilobyte of a report.
 _MOST_REPORTED = 1_000

@@ -250,7 +250,7 @@ class Server(ThreadingHTTPServer):
         self.uploads = uploads
         self.token, ticket = token or secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.ticket = Ticket(ticket)
-        # The open connections, with when each must have sent a complete request, and what tells of their end.
+        # The open connections, with the time by which each must have sent a request, and the condition that signals their end.
         self.connections: dict[socket.socket, float] = {}
         self.connections_changed = threading.Condition()
         self._listen(port)
@@ -369,7 +369,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Receive a file."""
-        # What is left of a request that is refused is not another request.
+        # The rest of a rejected request must not be read as another one.
         self.close_connection = True
         first, rest, query = self._target()
         length = self.headers.get("Content-Length", "")
@@ -413,7 +413,7 @@ class _Connection(BaseHTTPRequestHandler):
         self.connection.settimeout(REQUEST_S)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request, or has another method."""
+        """Reject invalid requests and other methods."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self.close_connection = True
@@ -491,7 +491,7 @@ class Ticket:
 
 
 def _user_of(client: tuple[str, int], port: int) -> int | None:
-    """Return the id of the user whose socket is connected to our port; None if the system does not tell."""
+    """Return the id of the user whose socket is connected to our port; None if the system does not report it."""
     try:
         lines = _TCP_SOCKETS.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -508,7 +508,7 @@ class Uploads:
     """Receives files that are dropped on the page.
 
     Attributes:
-        take: Called with the file, in a folder of its own, both of which it then owns; shows the trace, and returns its number.
+        take: Called with the file, in a new folder, and takes over both; shows the trace, and returns its number.
         most_bytes: The size of the largest file.
         folder: Where the folders are made; None for the system's place for temporary files.
         patience_s: Time limit in seconds of waiting for the next block of a file.
@@ -523,7 +523,7 @@ class Uploads:
         """Receive a file, and show its trace.
 
         Args:
-            name: The name of the file, whose suffix tells the format.
+            name: The name of the file.
             size: Its size in bytes.
             content: What it is read from.
         """

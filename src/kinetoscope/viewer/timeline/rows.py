@@ -24,7 +24,7 @@ from kinetoscope.model.trace_data import derived
 from kinetoscope.trace import Trace
 
 THREAD, PYTHON, MODULES, STREAM, STEPS, COUNTER, MEMORY, COMPILING = range(8)
-"""What a track is of. With the row of the thread, stream, process or counter it makes the track's number."""
+"""Kinds of tracks; a track's number is made of its kind and the row of its thread, stream, process or counter."""
 TRACK_SORTS = 8
 _LARGEST_NS = np.iinfo(np.int64).max
 
@@ -140,7 +140,7 @@ def span_tracks(trace: Trace) -> SpanTracks:
     nested = nest(group, start, duration)
     depth, lane = nested.depth, nested.lane
     del nested
-    # What only partly overlaps others is in rows below them.
+    # Spans that partly overlap others are in rows below them.
     levels = Groups(group, len(used)).maxima(depth + 1)
     beside = np.flatnonzero(lane)
     depth[beside] = levels[group[beside]] + lane[beside] - 1
@@ -176,7 +176,7 @@ def _tracks(
 def labels_of(
     trace: Trace, rows: Rows, items: NDArray[Any]
 ) -> tuple[NDArray[Any], Sequence[str], NDArray[Any], NDArray[np.int32]]:
-    """Of some items the names, as indices of texts, the texts, the kinds, and the spans, -1 for what is none."""
+    """The names of some items, as indices of texts, the texts, the kinds, and the spans, -1 for other items."""
     if rows.spans is None:
         none = np.full(len(items), -1, np.int32)
         return rows.names[items], rows.texts, np.full(len(items), rows.kind, np.uint8), none
@@ -192,7 +192,7 @@ class NamedItems:
     """
 
     def __init__(self, trace: Trace, **dtypes: Any) -> None:
-        """Begin without items; `dtypes` are those of the columns, beside the ones that `add` has of its own."""
+        """Begin without items; `dtypes` are those of the columns that are passed to `add`."""
         self.texts: list[str] = []
         self._trace = trace
         self._parts: list[dict[str, NDArray[Any]]] = [
@@ -200,7 +200,7 @@ class NamedItems:
         ]
 
     def add(self, rows: Rows, items: NDArray[Any], **columns: NDArray[Any]) -> None:
-        """Add items of a store, with their columns: those named here, `name`, `kind` and `span`, -1 for what is none."""
+        """Add items of a store, with `columns` and their `name`, `kind` and `span`, -1 for other items."""
         ids, words, kind, spans = labels_of(self._trace, rows, items)
         names, used = few_texts(ids, words)
         self._parts.append(columns | {"name": names + np.int32(len(self.texts)), "kind": kind, "span": spans})
