@@ -35,7 +35,7 @@ COMMANDS = {
     "last": "Show what happened last to a job with the flight recorder on.",
     "ps": "List the jobs of this machine with the flight recorder on.",
     "status": "Show the state of a job whose flight recorder is on.",
-    "stacks": "Show the stacks of all threads of a job whose flight recorder is on.",
+    "stacks": "Show the thread stacks of a job whose flight recorder is on.",
     "attach": "Turn on the flight recorder in a running program.",
     "capture": "Record the next steps of a job whose flight recorder is on.",
     "calibrate": "Measure how fast this machine runs operators.",

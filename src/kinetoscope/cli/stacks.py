@@ -13,7 +13,7 @@ from kinetoscope.cli.status import RANK
 @RANK
 @AS_JSON
 def command(target: str, *, rank: int | None, as_json: bool) -> None:
-    """Show the stacks of all threads of a job whose flight recorder is on.
+    """Show the thread stacks of a job whose flight recorder is on.
 
     TARGET is the id of a process, or the name or folder of a job. A job with control reports its stacks itself. Otherwise,
     or if it does not respond, they are read from its memory, or the last samples in its ring are shown, with their age.

@@ -1,7 +1,7 @@
 """Recording: sessions, schedules, handlers, engines and sources.
 
-Public names are imported on first use, so that importing this package does not import torch: `kinetoscope doctor` must be able to
-say that torch is missing.
+Public names are imported on first use, so that importing this package does not import torch: `kinetoscope doctor` can then report
+that torch is missing.
 """
 
 import importlib
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> object:
 
 
 def import_for_forks() -> None:
-    """Import what a forked child needs to record itself: there an import could deadlock on the parent's import locks."""
+    """Import what a forked child needs to record itself, because an import in the child could deadlock on the parent's import locks."""
     for name in _NEEDED_IN_FORKS:
         with suppress(ImportError):
             importlib.import_module(f"{__name__}.{name}")

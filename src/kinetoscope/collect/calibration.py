@@ -1,4 +1,4 @@
-"""Measuring what this machine attains: operators of each family by size, recorded as any program is, so that formulas and names are the same."""
+"""Calibration: run operators of each family at several sizes, record them as any program is recorded, and fit how fast this machine runs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinetoscope.tables.costs.attainable import measured
 Call = Callable[[], object]
 
 LONGEST_S = 8.0
-"""Workloads that would begin later are left out; the largest of each family come last."""
+"""Workloads that would start later are left out; those of each family are sorted by size."""
 _EACH_S = 0.02
 _LEAST_CALLS, _MOST_CALLS = 5, 100
 _SIZES = 7
@@ -28,12 +28,12 @@ _SIZES = 7
 def calibrate(
     threads: int | None = None, longest_s: float = LONGEST_S, now_s: Callable[[], float] = time.monotonic
 ) -> tuple[Path, int]:
-    """Measure this machine, and cache the result for the recordings that follow.
+    """Measure how fast this machine runs operators, and cache the result for later recordings.
 
     Args:
-        threads: With how many threads an operator computes; None for torch's present number. It stays so.
-        longest_s: About how long it may take.
-        now_s: A clock.
+        threads: Number of threads of each operator, which torch keeps using afterwards; None for torch's current number.
+        longest_s: About how long the measurement may take, in seconds.
+        now_s: A clock that returns seconds.
 
     Returns:
         The file with the result, and the number of threads.

@@ -43,7 +43,7 @@ def gather_summaries(
         The job of the summaries that arrived, on rank 0 or in a process without a process group; None on other ranks.
 
     Raises:
-        ArgumentError: `timeout_s` is no number of seconds.
+        ArgumentError: `timeout_s` is not a number of seconds.
         OSError: Rank 0 cannot write a file.
     """
     checked_seconds("timeout_s", timeout_s, or_zero="to take what is there")

@@ -156,7 +156,7 @@ def test_a_reading_that_hangs_does_not_hold_up_the_job(monkeypatch):
     sampler = Sampler([lambda _reading: release.wait()], 1.0)
     sampler.start()
     sampler.stop()
-    assert "did not come back" in sampler.failure
+    assert "did not end" in sampler.failure
     release.set()
 
 
@@ -231,7 +231,7 @@ def test_a_reading_that_hangs_writes_nothing_into_the_next_recording(monkeypatch
     release.set()
     sampler._thread.join()
     assert written.parts == [[], []]
-    assert written.losses == ["reading did not come back within 0.01 s"]
+    assert written.losses == ["reading did not end within 0.01 s"]
     assert set(kept_by(sampler)) == {"memory"}
 
 

@@ -86,7 +86,7 @@ def _do_not_trace() -> None:
 
 
 def _do_not_compile() -> None:
-    """Skip our frames and the frames below them, of which Dynamo would compile those of other packages."""
+    """Skip our frames and the frames below them; otherwise Dynamo would compile those that belong to other packages."""
     from torch._dynamo.convert_frame import CatchErrorsWrapper
     from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
@@ -129,7 +129,7 @@ def _represent() -> None:
     class DeferredHook(DebuggingVariable):
         def call_function(self, tx: Any, args: Any, _: Any) -> Any:
             if not tx.export:
-                # Not in `tx` itself, because Dynamo drops those of inlined functions.
+                # Not in `tx` itself, because Dynamo drops the debug locals of inlined functions.
                 tx.output.root_tx.debug_locals.append((self, list(args)))
             return ConstantVariable.create(None)
 
@@ -146,7 +146,7 @@ def _represent() -> None:
                 return VariableBuilder(self.tx, AttrSource(self.source, "__wrapped__"))(wrapped)
         elif kind is MethodType:
             code = getattr(value.__func__, "__code__", None)
-            # Where Dynamo can break a graph in an inlined function, it drops those of the outer ones instead.
+            # If Dynamo can break a graph inside an inlined function, it drops the locals of the outer functions instead.
             drops = getattr(config, "nested_graph_breaks", False)
             if code is not None and code.co_qualname in OPTIMIZER_HOOKS and _is_ours(code) and not drops:
                 self.install_guards(GuardBuilder.ID_MATCH)

@@ -56,7 +56,7 @@ class JobStore:
         return self._store
 
     def forget(self) -> None:
-        """Drop the connection, so that the next call of `connect` makes a new one."""
+        """Drop the connection; the next call of `connect` makes a new one."""
         self._store = None
 
 

@@ -1,4 +1,4 @@
-"""Metadata of the machine: processor and devices with torch's settings for them, its boot and clocks, the folders of imports, and its cached calibration."""
+"""Metadata of the machine: CPU and devices with torch's settings for them, boot id and clocks, import folders, and the cached calibration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOCKS = Path("/proc/self/ns/time")
 
 
 def described_devices() -> dict[str, str]:
-    """Return the names of processor and devices, torch's number of threads and its matmul precision, as JSON texts by key."""
+    """Return the names of the CPU and devices, torch's number of threads and its matmul precision, as JSON texts by key."""
     devices: list[dict[str, object]] = [{"type": "cpu", "index": -1, "name": processor_name()}]
     # A device without a context was not used; do not create one just to read its name.
     if torch.cuda.is_initialized():
@@ -44,7 +44,7 @@ def described_devices() -> dict[str, str]:
 
 @cache
 def processor_name() -> str:
-    """Return the name of the processor, or its architecture if the system does not tell the name."""
+    """Return the name of the CPU, or its architecture if the system does not report a name."""
     lines = text_of(_CPU_INFO).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
@@ -58,7 +58,7 @@ def _cuda_name(index: int) -> str:
 
 
 def boot() -> dict[str, str]:
-    """Return the metadata `boot_id`, within which all recordings share a monotonic clock, as a JSON text; empty if the system does not provide it.
+    """Return the metadata `boot_id` as a JSON text; recordings with the same one share a monotonic clock. Empty if the system has none.
 
     It consists of Linux's random boot id and the id of the time namespace, because a container can have a monotonic clock of
     its own.
@@ -74,7 +74,7 @@ def boot() -> dict[str, str]:
 
 
 def described_run(engine: str) -> dict[str, str]:
-    """Return the metadata of a run that an engine of this name records, as JSON texts by key."""
+    """Return the metadata of a run recorded by the engine with this name, as JSON texts by key."""
     facts: dict[str, object] = {
         "engine": engine,
         "torch_version": str(torch.__version__),
@@ -99,29 +99,29 @@ def monotonic_of_realtime_ns() -> int:
 
 
 def import_folders() -> list[str]:
-    """Return the folders whose names torch removes from file names, in reverse order, so that subfolders come first."""
+    """Return the folders that torch strips from the start of file names, in reverse order, so that subfolders come first."""
     of_torch = str(Path(torch.__file__).parent.parent)
     folders = {*site.getsitepackages(), *sys.path, site.getuserbase(), site.getusersitepackages(), of_torch}
     return sorted({os.path.abspath(folder) for folder in folders}, reverse=True)
 
 
-# A calibration is one small file for a processor, a torch and a number of threads.
+# A calibration is one small file for each CPU model, version of torch and number of threads.
 
 
 def calibration_file() -> Path:
-    """The file for this processor, torch and its present number of threads."""
+    """The calibration file for this CPU, this version of torch and its current number of threads."""
     key = f"{processor_name()}|{torch.__version__}|{torch.get_num_threads()}"
     return cache_directory() / f"calibration-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def calibration() -> dict[str, str]:
-    """The metadata with the cached calibration, as JSON text by key; empty without one. Reads the file once for a process."""
+    """The metadata with the cached calibration, as JSON text by key; empty without one. Reads the file once per process."""
     text = _stored_calibration(calibration_file())
     return {"attainable": text} if text else {}
 
 
 def store_calibration(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Path:
-    """Cache a calibration: for each sort of work pairs of a size and the nanoseconds that it takes at least.
+    """Cache a calibration: for each kind of work, pairs of a size and the fewest nanoseconds that it took.
 
     Raises:
         OSError: The file cannot be written.

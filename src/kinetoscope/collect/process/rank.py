@@ -67,7 +67,7 @@ def rank_filled_in(path: Path) -> Path:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return the path of a cycle: the same for cycle 0; later ones have their number before the suffix."""
+    """Return the path of a cycle: unchanged for cycle 0, with the number before the suffix for later cycles."""
     return path.with_name(f"{path.stem}.{number}{path.suffix}") if number else path
 
 

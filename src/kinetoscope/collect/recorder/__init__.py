@@ -1,1 +1,1 @@
-"""The native recorder in Python: how it is built, loaded, checked, and shared by the sessions of this process."""
+"""The Python side of the native recorder: it is compiled, loaded, tested, and shared by the sessions of this process."""

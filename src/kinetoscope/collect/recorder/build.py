@@ -1,7 +1,7 @@
 """Compile the recorder for the installed torch and Python.
 
 Used in two ways: as a module of the package, if there is no compiled recorder for the installed torch; and as a script
-(``python build.py --output DIR``) while a wheel is built. Therefore it must not import anything of Kinetoscope.
+(``python build.py --output DIR``) while a wheel is built. Therefore it must not import any other module of Kinetoscope.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _sources(root: Path) -> list[Path]:
 
 
 def _units(sources: list[Path], scratch: Path) -> list[Path]:
-    """What to compile: all C++ that includes torch as one source, all other C++ as another, and each C file.
+    """Return the files to compile: all C++ files that include torch joined into one, all other C++ files into another, and each C file.
 
-    Most of the time is spent reading torch's headers.
+    Joined, because reading torch's headers takes most of the time.
     """
     parts: dict[str, list[Path]] = {"with_torch.cpp": [], "without_torch.cpp": []}
     for source in sources:
@@ -89,7 +89,7 @@ def _source_digest(root: Path) -> str:
 
 
 def prebuilt_name(version: str, python: str | None = None) -> str:
-    """Return the file name, in a wheel, of the recorder for a minor release of torch, whose patch releases share their ABI.
+    """Return the file name, in a wheel, of the recorder for a minor release of torch; its patch releases share the ABI.
 
     Args:
         version: The version of torch.
@@ -101,7 +101,7 @@ def prebuilt_name(version: str, python: str | None = None) -> str:
 
 
 def _flags() -> list[str]:
-    # GCC inlines less in a large source, unless the bound of what is large is raised; clang ignores it.
+    # GCC inlines less in a large source file; this raises the limit. clang ignores it.
     inlining = ["--param", "large-unit-insns=1000000"]
     return ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread", *inlining]
 
@@ -110,7 +110,7 @@ def library_name(torch: Any) -> str:
     """Return the file name of the compiled recorder: it identifies torch, Python, C library, machine and source."""
     version = str(torch.__version__).replace("+", "-")
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    # Machines that share a cache may have different C libraries; an older one cannot load what was linked with a newer one.
+    # Machines that share a cache may have different C libraries, and an older one cannot load a library linked with a newer one.
     libc = "".join(platform.libc_ver()) or "libc"
     digest = _source_digest(source_root())
     return f"kinetoscope_recorder-torch{version}-{python}-{libc}-{platform.machine()}-{digest}.so"
@@ -173,7 +173,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _only_one_builder(folder: Path) -> Iterator[None]:
-    """Hold a lock while compiling, so that one of several processes, such as the ranks of a job, compiles and the others wait."""
+    """Hold a lock while compiling, so that of several processes, such as the ranks of a job, one compiles and the others wait."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "building.lock", "w")  # noqa: SIM115  (closed below)

@@ -1,4 +1,4 @@
-"""The native recorder in Python: finds and loads its library, and calls it through ctypes.
+"""Find and load the library of the native recorder, and call it through ctypes.
 
 Every call holds the GIL (``ctypes.PyDLL``); the recorder relies on that.
 """
@@ -41,7 +41,7 @@ class Recorded(IntFlag):
 
 
 POSITION_NUMBERS = 21
-# Where the position has the records for which the disk had no room; RecordingPosition in native/core.
+# The places of a position that count records for which the disk had no room; RecordingPosition in native/core.
 _DROPPED = (slice(2, 6), slice(18, 19))
 _CALLS = int(Recorded.CALLS | Recorded.MODULE_SPANS)
 # RowsFlag in native/core/recording/format.h.
@@ -73,7 +73,7 @@ class StopReport(ctypes.Structure):
 
 _TEXT, _SIZE, _INT, _UINT = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint32
 _LONG, _OBJECT, _ADDRESS = ctypes.c_uint64, ctypes.py_object, ctypes.c_void_p
-# What functions of native/recorder/recorder.h return, and their arguments; those that are not here have none and return an int or nothing.
+# The result and arguments of functions in native/recorder/recorder.h; the others have no arguments and return an int or nothing.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "kinetoscope_recorder_load": (_INT, _OBJECT, _TEXT, _SIZE),
     "kinetoscope_recorder_start": (_INT, _TEXT, _UINT, _LONG, ctypes.c_int64, _UINT, _TEXT, _SIZE),
@@ -109,7 +109,7 @@ def _check_recording(failed: object, verb: str = "") -> None:
 
 
 class _UnloadableError(RecorderError):
-    """The system cannot load a library, because it is damaged, or was built for another machine."""
+    """The system cannot load a library: it is damaged, or built for another machine."""
 
 
 # Origins of a recorder library, for `kinetoscope doctor`.
@@ -127,15 +127,15 @@ class Recorder:
         taken: Its origin, such as `CACHED`.
     """
 
-    # Functions of the library that are called as they are, without `kinetoscope_recorder_` in front of their names.
+    # Functions of the library, without the prefix `kinetoscope_recorder_` of their names.
     hooked_threads: Callable[[], int]
     """Number of threads with a hook for Python calls; 0 while no calls are recorded. From Python 3.12 on, 1 for all threads."""
     lost_call_threads: Callable[[], int]
     """Number of threads whose Python calls are missing in this recording, because another profiler replaced our hook."""
     free_before: Callable[[int], object]
-    """Let the recording reuse the space of records from before a tick; without effect in a ring, which does so anyway.
+    """Let the recording reuse the space of records from before a tick, except of rows, names, and spans that ended later.
 
-    Spans that ended later are kept, and so are rows of tables and names.
+    Without effect in a ring, which overwrites old records anyway.
     """
     step_switch: Callable[[], int]
     """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
@@ -361,7 +361,7 @@ class Recorder:
         return self._text
 
     def allow_step_switch(self, allowed: bool) -> bool:
-        """Let the functions of `step_switch` be called, as session 0 is the only one, or no more; return whether recording is paused."""
+        """Allow or forbid calls of the `step_switch` functions, which need session 0 to be the only one; return whether recording is paused."""
         return bool(self._library.kinetoscope_recorder_allow_step_switch(int(allowed)))
 
     def watch_steps(self, path: Path, signal: int, size_bytes: int) -> memoryview:
@@ -409,8 +409,8 @@ class Recorder:
 
         Args:
             table: The name of the table.
-            columns: The values of each column, by its name, as JSON values; all lists are equally long. Empty lists create an
-                empty table. Or the JSON text of one row.
+            columns: The JSON values of each column by its name, in lists of the same length, which may be empty to create an
+                empty table; or the JSON text of one row.
             session: The number of the session that the rows belong to.
             buffered: Whether the caller buffers rows for up to a second, which are lost if the process is killed.
 
@@ -495,7 +495,7 @@ def ready_recorder() -> Recorder | None:
 
 
 def _unloadable_mark(name: str) -> Path:
-    """The file that marks a library as unloadable, even after recompiling, so that other processes do not try again."""
+    """The file that tells other processes that a library cannot be loaded even after recompiling, so that they do not try."""
     return cache_directory() / f"{name}.unloadable"
 
 

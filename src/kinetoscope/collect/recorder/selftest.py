@@ -23,7 +23,7 @@ FEATURES = ("operators", "nesting", "backward", "shapes", "stacks", "modules")
 # The name of the range around the program.
 _RANGE = "kinetoscope self-test"
 
-# The program takes a thousandth of this. If the recorder hangs, the user's job must not.
+# The program takes a thousandth of this. The limit keeps the user's job from hanging if the recorder does.
 _PATIENCE_SECONDS = 30.0
 
 
@@ -43,7 +43,7 @@ def check_recorder(recorder: Recorder) -> dict[str, str]:
 
 
 def _failure_of(test: Callable[[], None], *, on_thread: bool = True) -> str:
-    """Run a test, on a thread of its own for a limited time if asked; return why it failed, empty if it did not."""
+    """Run a test, by default on its own thread with a time limit; return why it failed, empty if it did not."""
     failures: list[Exception] = []
 
     def run() -> None:
@@ -190,7 +190,7 @@ def check_calls(recorder: Recorder) -> str:
     model = Called()
 
     def call() -> None:
-        # This thread has those of threading.setprofile and settrace, which belong to the program.
+        # A new thread starts with the functions of threading.setprofile and settrace, which belong to the program.
         sys.setprofile(None)
         sys.settrace(None)
         recorded = Recorded.STACKS | Recorded.MODULES | Recorded.CALLS | Recorded.MODULE_SPANS

@@ -1,7 +1,7 @@
 """The native recorder makes one recording at a time, which all native sessions of a process share.
 
-The first session starts it and the last one stops it. It contains everything that any of them requested. Each session's part is cut
-out of it (`kinetoscope._core.cut_recording`), with only what that session requested. The metadata and the time window of each
+The first session starts it and the last one stops it. It contains everything that any of them requested. From it, each session's part is cut
+(`kinetoscope._core.cut_recording`), with only what that session requested. The metadata and the time window of each
 session are stored in the recording under keys of its own, so that they survive if the process is killed.
 """
 
@@ -27,7 +27,7 @@ from kinetoscope.storage.recording_parts import clone, replacing
 SAMPLES_PER_SECOND = 100
 # Closing a recording takes a thousandth of this.
 _PATIENCE_S = 60.0
-# A session's window has its last pauses.
+# The most pauses that a session's window contains; earlier ones are dropped.
 _MOST_PAUSES = 1000
 NOTHING = Recorded(0)
 _CALLS = Recorded.CALLS | Recorded.MODULE_SPANS
@@ -79,7 +79,7 @@ def _close_file(number: int, path: Path | None, process: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class StreamPart:
-    """The part of a closed session in a shared recording, whose records are not freed while this object exists.
+    """The part of a closed session in a shared recording; its records are kept while this object exists.
 
     Attributes:
         file: The shared recording.
@@ -107,14 +107,14 @@ class Subscription:
 
     Attributes:
         number: The number of the session in the recording, from 0.
-        what: What it requested, for all of the time or in deep steps only.
-        wanted: What it requests now.
+        what: Everything that it requested, always or in deep steps.
+        wanted: What it requests at the moment.
         begin: The position of the recording when it started; empty if it started the recording.
         stopped_by: The thread that stopped it; None until then.
     """
 
     def __init__(self, recorder: Recorder, what: Recorded, in_deep_steps: Recorded = NOTHING) -> None:
-        """Create a session that is not started yet, with what it requests always, and in deep steps besides."""
+        """Create a session that is not started yet, with what it requests always, and in addition in deep steps."""
         self.recorder = recorder
         self.what = what | in_deep_steps
         self.always = self.wanted = what
@@ -164,7 +164,7 @@ class Subscription:
         """Set the start or the end of a pause to the current position."""
         tick = self.recorder.position()[0]
         if paused:
-            # A session may pause at every other step for weeks. What others recorded in forgotten pauses counts as its own.
+            # A session may pause at every other step for weeks. In dropped pauses, what others recorded counts as its own.
             del self._pauses[: 1 - _MOST_PAUSES]
             self._pauses.append([tick, 0])
         else:
@@ -251,7 +251,7 @@ class Stream:
         """Let the session that began the recording be paused and resumed without `pause` and `resume`, while it is the only one.
 
         Returns:
-            By what: see `Recorder.step_switch`. None if it did not begin the recording.
+            The address of the functions that do it, see `Recorder.step_switch`; None if the session did not begin the recording.
         """
         with self._changed:
             if session.number or session not in self._active():
@@ -261,7 +261,7 @@ class Stream:
             return session.recorder.step_switch()
 
     def follow_switch(self, session: Subscription) -> None:
-        """Learn whether a session is paused from what `switch_steps` returned did; needed before `pause` and `resume`."""
+        """Find out whether the functions of `switch_steps` have paused a session; needed before `pause` and `resume`."""
         with self._changed:
             if session in self._active():
                 self._forbid_switching()
@@ -273,7 +273,7 @@ class Stream:
         if len(self._subscriptions) > 1 or not session.switches_steps:
             return
         if ends_pause and session.is_paused:
-            # Its pauses are not noted from now on, as nobody else records meanwhile.
+            # Its pauses need not be noted from now on: no other session records during them.
             session.mark_pause(paused=False)
         session.recorder.allow_step_switch(True)
 
@@ -307,7 +307,7 @@ class Stream:
             return missing if session.what & _CALLS else ""
 
     def record_deep(self, session: Subscription, deep: bool) -> int:
-        """Record all that a session requests from now on, or what it requests always; does nothing once it is stopped.
+        """Switch a session to all that it requested (`deep`), or back to what it always requests; does nothing once it is stopped.
 
         Returns:
             How many operators have been recorded in full so far.

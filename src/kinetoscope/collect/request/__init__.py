@@ -1,1 +1,1 @@
-"""What is asked of a recording: the options and activities, and the interfaces of those who record."""
+"""What to record: options and activities, and the interfaces of engines, sources and observers."""

@@ -47,7 +47,7 @@ def supported_activities() -> set[ProfilerActivity]:
     return {activity for activity in supported if _is_available(activity)} | {ProfilerActivity.CPU}
 
 
-# A program may register an accelerator under a name of its own, which is then an alias of `PrivateUse1`.
+# A program may register an accelerator under its own name, which then is an alias of `PrivateUse1`.
 _TORCHS_NAMES: dict[ProfilerActivity, str] = {
     activity: name for name, activity in reversed(ProfilerActivity.__members__.items())
 }
@@ -173,7 +173,7 @@ def _checked(activities: Iterable[ActivityItem]) -> Iterator[tuple[ProfilerActiv
             f"activities={activities!r} is not a collection of activities: pass a list or a set of {_valid_names()}."
         )
     checked = set()
-    # In place of a collection, torch takes the keys of a mapping; of its values only those are choices that can be.
+    # torch also accepts a mapping and uses its keys; we use a value if it can be a choice of kinds.
     is_mapping = isinstance(activities, Mapping)
     for item in [activities] if is_mapping else activities:
         chosen: Iterable[tuple[object, object]] = (

@@ -78,7 +78,7 @@ class AppendRows(Protocol):
     def __call__(self, table: str, columns: RowColumns, *, buffered: bool = False) -> bool:
         """Append rows, given as a list of JSON values for each column, or one as JSON text; return False if the recording has ended.
 
-        `buffered` tells that the caller buffers rows for up to a second, which would be lost if the process were killed.
+        `buffered` means that the caller buffers rows for up to a second; these are lost if the process is killed.
         """
 
 
@@ -91,7 +91,7 @@ class Source(Protocol):
     """
 
     def open(self) -> None:
-        """The session starts; its recordings follow."""
+        """The session starts; it may make several recordings."""
         return
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class Source(Protocol):
         return
 
     def stop(self) -> Gathered | None:
-        """The recording stops right after this call, which must be fast: slow work belongs into `add_to` of the result.
+        """The recording stops right after this call, which must be fast: slow work belongs in `add_to` of the result.
 
         Returns None if all data was appended to the recording.
         """
@@ -198,7 +198,7 @@ def _file(name: str, path: object, need: str = "need the name of a file, or None
 
 
 def checked_summary(name: str, path: object) -> Path:
-    """Check the path for summaries, which must be a folder, or a file whose name ends in `.parquet`.
+    """Check the path for summaries: a folder, or a file whose name ends in `.parquet`.
 
     Raises:
         ArgumentError: It is neither.
@@ -219,7 +219,7 @@ def checked_path(name: str, path: object, need: str = "need the name of a file, 
     """Check the path of a file or folder, which may not exist yet.
 
     Raises:
-        ArgumentError: It is no path; the message says what is needed.
+        ArgumentError: It is not a path; the message says what is needed.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
@@ -302,7 +302,7 @@ def checked_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of an option, from which command-line flags and warnings are made; docs/options.md says what else there is to know.
+    """The declaration of an option, from which command-line flags and warnings are made; see docs/options.md.
 
     Attributes:
         help: What it does, in one sentence.
@@ -315,9 +315,9 @@ class Option:
         magic: Its flags of `%%kinetoscope`; None makes that of a switch from `flag`.
         launched: Its default if Kinetoscope itself starts the recording of a program or cell; None: the same as `default`.
         stays: Why values other than the default cannot be passed to another process; empty if they can.
-        recorded: Whether it decides what is recorded, so that it is stored in the metadata of the trace.
-        warnings: The session's warning if the option is set to what an engine does not do; `{names}` becomes what has no effect, `{torch}` the
-            version of torch.
+        recorded: Whether it changes what is recorded; then it is stored in the metadata of the trace.
+        warnings: By engine, the session's warning if the option is set and the engine does not support it; `{names}` becomes the settings
+            without effect, `{torch}` the version of torch.
         name: The keyword.
         default: The default of a session.
     """
@@ -643,7 +643,7 @@ class RecordingRequest:
     """What an engine records in one cycle of a session.
 
     Attributes:
-        activities: The activities to record, all of which the machine supports; never empty.
+        activities: The activities to record; the machine supports all of them, and there is at least one.
         options: The options of the session.
         record_function_ids: Record torch's own id of each operator call, which execution traces refer to.
         torch_objects: Let torch's own collector, if it is used, make event objects for `prof.profiler`.

@@ -26,7 +26,7 @@ ALWAYS_NATIVE = frozenset(
         GARBAGE_COLLECTION_SETTING,
     }
 )
-# Settings that are stored in the trace's metadata, because with any engine they change what is recorded or shown.
+# Settings that change what is recorded or shown with any engine; they are stored in the trace's metadata.
 _NOTED = ("capture_overload_names", GARBAGE_COLLECTION_SETTING)
 _KEYWORD = re.compile(r"[(,] (\w+): ")
 # torch's stubs lack the methods that copy a config.

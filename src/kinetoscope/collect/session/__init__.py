@@ -1,1 +1,1 @@
-"""Sessions: when something is recorded, and what is read from it."""
+"""Sessions: they decide when to record, and read the recordings."""

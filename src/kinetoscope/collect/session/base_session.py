@@ -145,7 +145,7 @@ class _KinetoProfile:
 
     # The engine for engine="auto"; the classes that `install` puts in place of torch's override it.
     _default_engine: EngineName = "auto"
-    # Whether the session replaces torch.profiler in a program that was written for it: event lists then count as torch's do.
+    # Whether the session replaces torch.profiler in an unmodified program; then event lists are counted as torch counts them.
     _in_place_of_torch = False
     # The run of a session with a schedule, in which another cycle may follow.
     _run: Any = None
@@ -239,7 +239,7 @@ class _KinetoProfile:
             value: Any string.
 
         Raises:
-            ArgumentError: The key belongs to the trace format, or the value is no string.
+            ArgumentError: The key belongs to the trace format, or the value is not a string.
         """
         self.add_metadata_json(key, metadata.quoted(key, value))
 
@@ -312,8 +312,7 @@ class _KinetoProfile:
         Raises:
             StateError: A session, this one or another, is already recording in this process.
             RecorderError: The requested engine cannot record here.
-            ArgumentError: `custom_trace_id_callback` returned something that is no string, or none of the activities can
-                be recorded here.
+            ArgumentError: `custom_trace_id_callback` did not return a string, or none of the activities can be recorded here.
         """
         import_aside()
         check_that_something_is_recorded(self.activities, self._recordable)
@@ -495,7 +494,7 @@ class _KinetoProfile:
         """A hook for subclasses, called with every finished cycle."""
 
     def _release(self) -> None:
-        # Both moves in one assignment, so that no interrupt comes between them.
+        # One assignment for both moves, so that no interrupt comes between them.
         self._move(*((Move.STOP,) if self._run is not None else (Move.STOP, Move.END)))
         ROUTES.close(self)
         TORCH_RANGES.close(self)
@@ -619,10 +618,10 @@ class _KinetoProfile:
         Args:
             path: The file; a name ending in `.gz` is compressed. It appears under its name only when it is whole.
             use_python_export: Has no effect; torch chooses one of its two writers by it, and there is one here.
-            cuda_graph_annotations: For the nodes of CUDA graphs, by their numbers, what is written into the `args` of their
-                work, such as `torch.cuda.graph_annotations.get_kernel_annotations()`.
-            graph_lanes: "all": show work of graphs on the stream that its annotation names, and all other on
-                `default_stream`; "none": where it ran.
+            cuda_graph_annotations: Annotations of CUDA graph nodes by node number, such as
+                `torch.cuda.graph_annotations.get_kernel_annotations()`; they are written into the `args` of the nodes' work.
+            graph_lanes: "all": show work of graphs on the stream that its annotation names, and all other work on
+                `default_stream`; "none": on the stream where it ran.
             default_stream: The number of that stream.
             cycle: None for the last finished cycle, the number of a stored one, or `"all"` for all stored ones
                 (`acc_events=True`), on one time axis.
@@ -747,7 +746,7 @@ class _KinetoProfile:
 
         Raises:
             StateError: Nothing was recorded yet.
-            ArgumentError: There is no such metric; the message lists those that there are.
+            ArgumentError: There is no such metric; the message lists the available ones.
             OSError: The file cannot be written.
         """
         self.events().export_stacks(path, metric)
@@ -765,9 +764,8 @@ class _KinetoProfile:
             group_by_input_shape: Group by input shapes.
             group_by_stack_n: Group by this many innermost stack frames.
             group_by_overload_name: Group by overload name.
-            include_python_functions: Whether calls of Python functions and modules, which are events with
-                `with_stack=True`, are among them; None does as the installed torch: up to 2.13 they are, from 2.14 on
-                they are not.
+            include_python_functions: Include calls of Python functions and modules, which are events with
+                `with_stack=True`. None does as the installed torch: up to 2.13 they are included, from 2.14 on they are not.
 
         Returns:
             An `EventList` with one row for each group.
@@ -820,7 +818,7 @@ class _KinetoProfile:
 
         Args:
             enable: True resumes, False pauses.
-            activities: Torch's `ProfilerActivity` values; those that are not recorded are ignored.
+            activities: torch's `ProfilerActivity` values; those that are not recorded are ignored.
 
         Raises:
             ArgumentError: `enable` is neither True nor False, or `activities` contains something else.
@@ -928,7 +926,6 @@ def already_recording() -> StateError:
 class ProfilerApi:
     """API-compatible with torch's `torch.autograd.profiler.profile`, for the data of the session."""
 
-    # As of torch's object while it exists.
     enabled = True
 
     def __init__(self, session: _KinetoProfile) -> None:
@@ -945,7 +942,7 @@ class ProfilerApi:
         return ResultsApi(lambda: self._session.trace, None, why)
 
     def __getattr__(self, name: str) -> Any:
-        """Find the rest in the table of what is computed, in the session, or in the list of its events."""
+        """Look up other attributes of torch's object: first in `_COMPUTED`, then in the session, then in its list of events."""
         if name in _COMPUTED:
             return _COMPUTED[name](self._session)
         if name in _OF_SESSION:
@@ -961,7 +958,7 @@ def _start_ns(session: _KinetoProfile) -> int:
     return int(session.trace.run_info.start_realtime_ns or 0)
 
 
-# What other attributes of torch's object are for a session.
+# Other attributes of torch's object, computed from a session.
 _COMPUTED: dict[str, Callable[[_KinetoProfile], Any]] = {
     "entered": lambda session: session.state is SessionState.RECORDING,
     "function_events": lambda session: session.events(),

@@ -1,4 +1,4 @@
-"""The recordings of a session: what each cost, and the finished ones, with the metadata that came too late for their files."""
+"""The cycles of a session: their overhead, and the finished recordings with metadata added after their files were written."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def us_since(begin_ns: int) -> int:
     return (time.perf_counter_ns() - begin_ns) // 1000
 
 
-# A trace and what was computed of it refer to each other, so that one that nobody holds stays in memory until Python's collector runs: after many
-# sessions, or never where a job has turned it off.
+# A trace and its computed results refer to each other, so that a dropped trace stays in memory until Python's garbage collector runs, and
+# forever if the job has turned the collector off.
 _SPANS_BETWEEN_COLLECTIONS = 500_000
 _spans_read = 0
 
@@ -97,7 +97,7 @@ class Cycle:
         info: JSON texts that are added to the trace's metadata.
         counts: Whether this is a recorded cycle of the schedule; a warm-up that no active step followed is not.
         number: The number of the cycle.
-        stats: What recording cost, and reading costs.
+        stats: The overhead of recording and reading.
     """
 
     unread: SourcedRecording | None

@@ -1,9 +1,9 @@
-"""What must not end a recording: exceptions of user callbacks, raised after the session has finished its transition, and signals.
+"""Keep exceptions of user callbacks and signals from breaking a recording: they are raised when the session has finished its transition.
 
 Signal handlers are deferred while a recording is prepared, started or stopped. torch's `DataLoader` handles SIGCHLD: the handler raises an
-error if a worker has died, at any point of the program. In the middle of `stop()` that would lose the trace of exactly this failure, and a
-KeyboardInterrupt would leave the recorder running. An exception of the program's own handlers, such as the TimeoutError of an alarm, must not
-be mistaken for a failure of the recording either: most of those become warnings.
+error if a worker has died, at any point of the program. In the middle of `stop()` that would lose the trace of this very failure, and a
+KeyboardInterrupt would leave the recorder running. Also, most failures of the recording become warnings, and an exception of the program's
+own handlers, such as the TimeoutError of an alarm, must not be taken for one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Self
 from kinetoscope.collect.process.user_warnings import warn_user
 from kinetoscope.collect.request.options import OnError
 
-# Interrupts first: one must not come while the others are deferred already.
+# Interrupts first, so that none arrives while the other signals are being deferred.
 _SIGNALS = [signal.SIGINT, *(signal.valid_signals() - {signal.SIGINT})]
 
 
 class DeferredSignals:
-    """A context manager that defers signal handlers; on exit, each whose signal arrived is called once.
+    """A context manager that defers signal handlers; on exit, it calls the handler of each signal that arrived, once.
 
     A second SIGINT is not deferred, so that pressing Ctrl+C twice works. Has no effect outside the main thread, because Python
     calls handlers in the main thread only, and on signals without a Python handler.

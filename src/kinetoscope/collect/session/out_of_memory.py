@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kinetoscope.trace import Trace
 
 
-# What torch's host allocator writes, on Linux, macOS and Windows.
+# Messages of torch's host allocator on Linux, macOS and Windows.
 _HOST_SAYS = re.compile(r"DefaultCPUAllocator: (not enough memory|can't allocate memory)")
 _WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
 _DEVICE_NUMBER = re.compile(r"\b(?:GPU|device) (\d+)\b")
@@ -82,7 +82,7 @@ def _write_report(trace: Trace, error: BaseException, text_path: Path, page_path
     try:
         held = memory_lines(trace, device)
     except ArgumentError:
-        # Memory ran out on a device whose allocations were not recorded.
+        # Allocations of the device that ran out of memory were not recorded.
         device = None
         held = memory_lines(trace, device)
     write_atomically(text_path, "\n".join([*failure, "", *held, ""]).encode("utf-8", "backslashreplace"))

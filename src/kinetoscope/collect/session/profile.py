@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(eq=False)
 class _Run:
-    """A run, from `start` to `stop`. A session whose `_run` is another object was stopped meanwhile."""
+    """A run, from `start` to `stop`. If `_run` of the session is another object, the session was stopped in the meantime."""
 
     recorded: bool = False  # whether the last cycle was recorded
     ever_recorded: bool = False
@@ -104,16 +104,16 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         python_calls: Record every call of a Python function as a span.
         module_spans: Record every call of an `nn.Module` as a span with its exact start and end.
         garbage_collection: Record collections of Python's garbage as spans.
-        tensor_versions: Record which storage each tensor of an operator has, and its version, and the shapes of inputs: with these `findings` and
-            the account find work whose result existed already. The native engine only.
-        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors: the first three after the one in which the
-            recording begins, some of the next, then one of 64. From these, `findings` and tables estimate the shapes of the other steps. Without
-            steps, slices of time. The native engine only.
+        tensor_versions: Record the storage and version of each tensor of an operator, and the shapes of inputs, so that `findings` and
+            the account find work whose result already existed. The native engine only.
+        deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors: the three after the step in which the
+            recording begins, some of the next, then one of 64. From these, `findings` and tables estimate the shapes of the other steps. In a program
+            without steps, slices of time are recorded in full instead. The native engine only.
         samples: Read the Python stack of every thread 100 times a second, from a thread of its own: the table `samples`, and
             the lines of Python that run between operators. Torch's own collector (`engine="kineto"`) cannot.
-        oom_report: The file of a text report, with an HTML page next to it, of what held the memory when it runs out. None: a default name; False: no report.
+        oom_report: The file of a text report, with an HTML page next to it, on what held the memory when memory runs out. None: a default name; False: no report.
         sources: Additional recorders whose data is added to each trace: `SystemCounters()`, `DataLoading()`, or any object with
-            `open`, `start`, `stop` and `close`. If one fails, that is a warning; the program is not affected.
+            `open`, `start`, `stop` and `close`. A failure of one is only a warning.
         source: Store the text of hot source lines in saved traces, each with two lines before and after it.
         align_ranks: Synchronize all ranks of the job right before each recording and at its end, so that `kinetoscope.merge`
             can align their clocks; all ranks must record, and equally often. See `align_clocks`.
@@ -276,12 +276,12 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         again.
 
         Args:
-            number: The number of the step that begins, such as that of the job in a resumed job; later steps count on from it. The
-                schedule counts calls and is not changed. None: one more than that of the step before.
+            number: The number of the step that begins, such as the job's step number in a resumed job; later steps count on from it. The
+                schedule still counts calls. None: one more than the previous step.
 
         Raises:
-            ArgumentError: The schedule did not return a ProfilerAction, and the session stays in its current step; or `number` is
-                not a whole number, 0 or more.
+            ArgumentError: The schedule did not return a ProfilerAction; the session then stays in its current step. Or `number` is not
+                a whole number of at least 0.
         """
         with self._stepping:
             self._step(None if number is None else checked_whole("number", number, 0, ", or nothing"))
@@ -348,7 +348,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         """Leave the `with` block: end the run, then clean up the observer."""
         _ENTERED.discard(self)
         if sys.is_finalizing():
-            # `_leave_at_exit` has left it: this is the block of a generator that did not end.
+            # `_leave_at_exit` has already left the block, which is in a generator that did not end.
             return
         try:
             self._stop(may_raise=may_raise, explain=explain)
@@ -449,7 +449,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         finally:
             run.changing = False
         if self._run is None:
-            # stop() was called meanwhile: the engine must not be left recording.
+            # stop() was called in the meantime: the engine must not be left recording.
             self._finish(failures, keep=False)
         if change.warning is not None:
             warn_user(change.warning)
@@ -587,6 +587,6 @@ _ENTERED: weakref.WeakSet[profile] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Leave blocks that did not end, such as those in generators, while Python and torch still work."""
+    """Leave `with` blocks that did not end, such as those in generators, while Python and torch still work."""
     for session in list(_ENTERED):
         session.leave_at_exit()

@@ -1,10 +1,9 @@
-"""What records with each cycle of a session: the user's execution trace observer, and sources, which are additional recorders.
+"""Start and stop the recorders that run in addition to the engine: the execution trace observer, and sources.
 
 A source is called when the session begins and ends (`open`, `close`) and when each recording does (`start`, `write_to`, `stop`).
 Our own sources append rows to tables of the recording while it runs. If the engine writes no recording file, the rows are kept in
 memory instead; both are read in the same way.
-A source of the user's may instead return an object from `stop`, whose `add_to` adds the data when the trace is built, which may be
-much later.
+A user's source may instead return an object from `stop`; its `add_to` adds the data when the trace is built, which may be much later.
 A failure of a source is a warning and a loss in the trace: the job and the engine's own recording continue.
 """
 
@@ -212,9 +211,9 @@ class SourcedRecording:
     """The recording of an engine with the data of the sources.
 
     Attributes:
-        recording: That of the engine.
-        gathered: What sources of the user's have returned.
-        failures: Why data of sources is missing.
+        recording: The engine's recording.
+        gathered: The objects that the user's sources returned from `stop`.
+        failures: Sources whose data is missing, with the reason.
         kept_rows: Appended rows that were kept in memory, not in the recording's file.
     """
 

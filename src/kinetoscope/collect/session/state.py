@@ -60,12 +60,12 @@ class Move(enum.Enum):
     START = "start"
     STOP = "stop"
     TRACE_READY = "be given to its handler"
-    """Calls `on_trace_ready` for the cycle that was stopped; does not change the state."""
+    """Call `on_trace_ready` for the cycle that was stopped; does not change the state."""
     END = "end"
     FAIL = "fail"
 
 
-# For each state the one that a move leads to.
+# The state after each move, for each state before it.
 _TABLE = """\
 state      BEGIN      PREPARE    START      STOP       END        FAIL
 IDLE       WAITING    PREPARED   -          IDLE       IDLE       FAILED

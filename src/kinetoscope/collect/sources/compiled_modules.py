@@ -284,7 +284,7 @@ def _calls_in(text: str, names: str) -> list[tuple[int, str]]:
     calls: list[tuple[int, str]] = []
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
-        # The lines before define the kernels.
+        # The lines above this one define the kernels.
         inside = inside or line.startswith("async_compile.wait(")
         if inside and not line.lstrip().startswith(("#", "def ")):
             calls.extend((number, match[1]) for match in call.finditer(line))

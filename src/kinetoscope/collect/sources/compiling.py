@@ -53,7 +53,7 @@ class CompileHooks(SharedHooks):
         self._breaks: dict[int, tuple[Any, GraphBreak | None]] = {}
         self.failure = ""
         self._recording = 0
-        # Of the native recording, which all sessions share that do not keep their rows in memory.
+        # The writer of the native recording, which all sessions share unless they keep their rows in memory.
         self._shared: FactsWriter | None = None
 
     def forget_sessions(self) -> None:
@@ -94,9 +94,9 @@ class CompileHooks(SharedHooks):
         return "" if module is None or hasattr(module, _REPORT) else f"this torch has no {_MODULE}.{_REPORT}"
 
     def writer(self, append: AppendRows) -> FactsWriter:
-        """Return what writes to a recording: the same for all sessions that share the native one, where facts are written at once.
+        """Return the writer of a recording: one for all sessions that share the native recording, which gets facts at once.
 
-        In memory they would not survive if the process were killed: there they are written at the end.
+        Rows in memory would not survive if the process were killed, so they are written only at the end.
         """
         with self._lock:
             recorder = ready_recorder()
@@ -108,7 +108,7 @@ class CompileHooks(SharedHooks):
             return self._shared
 
     def write(self, writer: FactsWriter, *, ends: bool = False) -> None:
-        """Write what a recording does not have yet; at its end also which functions are compiled now."""
+        """Write the facts that a recording does not have yet and, at its end, which functions are compiled."""
         with self.noting_failure(), self._lock:
             writer.write(self.compilations, self.breaks(), ends=ends)
 
@@ -143,10 +143,10 @@ COMPILE_HOOKS = CompileHooks()
 
 
 class FactsWriter:
-    """Writes to one recording what is compiled while it runs, where it survives if the process is killed."""
+    """Writes the compilations during one recording to it, so that they survive if the process is killed."""
 
     def __init__(self, append: AppendRows) -> None:
-        """Begin with what is compiled from now on; the first part has also what is compiled already."""
+        """Begin with the compilations from now on; the first part also has the functions that are compiled already."""
         self._append = append
         self._parts = self._breaks = 0
         self._compilations = len(COMPILE_HOOKS.compilations)
@@ -300,7 +300,7 @@ class Compiling(Source):
         COMPILE_HOOKS.open(self)
 
     def write_to(self, append: AppendRows) -> None:
-        """Write what is compiled already to the recording, and from now on each compilation when it ends."""
+        """Write the functions that are compiled already to the recording, and from now on each compilation when it ends."""
         self._append, self._writer = append, COMPILE_HOOKS.writer(append)
 
     def stop(self) -> None:

@@ -150,21 +150,21 @@ class LoaderHooks(SharedHooks):
         self._forget_loaders()
 
     def _forget_loaders(self) -> None:
-        # Those that record now.
+        # The sources that are recording now.
         self.recording: list[DataLoading] = []
-        # That of the workers' files; None before a session records data loading.
+        # The folder of the workers' files; None before a session records data loading.
         self.folder: Path | None = None
         self._numbers = itertools.count()
         self.loaders: dict[int, dict[str, Any]] = {}
 
     def begin(self, source: DataLoading) -> None:
-        """Record, and tell a source when a loop with workers begins."""
+        """Start to record for a source, and tell it when a loop with workers begins."""
         with self._lock:
             self._remove_obsolete()
             self.recording.append(source)
 
     def end(self, source: DataLoading) -> None:
-        """Record no longer for a source; does nothing in a forked child, where none records."""
+        """Stop recording for a source; does nothing in a forked child, where no source records."""
         with self._lock, suppress(ValueError):
             self.recording.remove(source)
 

@@ -1,9 +1,9 @@
-"""Deep steps: some steps of a recording have what would be too expensive to record of all.
+"""Deep steps: a few steps of a recording are recorded in full, with data that would be too expensive for all of them.
 
-Which ones: the first three after the step that contains the start of the program, one among the next 4, 8, 16 and 32, and from then on one of 64
-consecutive ones, at a position that varies. A step recorded in full takes up to a third longer than one that is recorded as usual, if it does nothing but
-small operators; so one of 64 adds half a percent at most. As long as the program has ended no step, and again when it ends none for long, as in an
-evaluation after training, slices of its time take the place of steps. They are counted once the program imports no more modules.
+They are the three after the step that contains the start of the program, one among the next 4, 8, 16 and 32, and then one of every 64, at a position
+that varies. A step of nothing but small operators takes up to a third longer if it is recorded in full, so one of 64 adds at most half a percent.
+Slices of time take the place of steps while the program has not ended a step yet, and when it has not for long, as in an evaluation after training.
+Slices are counted once the program imports no more modules.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kinetoscope.collect.request.options import AppendRows, Source
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 
 FIRST_STEPS = range(1, 4)
-"""All of these are deep."""
+"""All of these are deep. Step 0 contains the start of the program."""
 MOST_LEVEL = 6
-"""In the long run one of 2^6 steps is deep."""
+"""In the long run, one of 2^6 steps is deep."""
 SLICE_NS = 50_000_000
 LEAST_OPERATORS, MOST_SLICES = 1000, 40
-"""A slice with fewer operators goes on, for at most as long as so many slices: what is done with the result of a long operator, or done again, shows behind it."""
+"""A deep slice with fewer operators is extended, up to this many slices: what happens to the result of a long operator shows only after it."""
 LATEST_START = 8
-"""Up to this slice, imports begin the count anew; after it they are the program's work."""
+"""Imports restart the count of slices up to this one; later imports are part of the program's work."""
 LEAST_PATIENCE_NS, PATIENCE = 250_000_000, 4
-"""A program that ends no step for so long, and for so many times its longest step, does something else."""
+"""If no step has ended for this long, and for this many times the longest step, the program is doing something other than steps."""
 _SEED = 0
 
 
@@ -49,7 +49,7 @@ def is_deep(step: int) -> bool:
 
 
 class DeepSteps(Source):
-    """The source that has an engine record deep steps."""
+    """The source that makes an engine record deep steps."""
 
     def __init__(
         self, record_deep: Callable[[bool], int], clock_ns: Callable[[], int] = time.monotonic_ns
@@ -57,8 +57,8 @@ class DeepSteps(Source):
         """Prepare.
 
         Args:
-            record_deep: A method that makes the engine record in full from now on, or no longer, and returns how many operators it has recorded in full; not kept alive.
-            clock_ns: The clock that counts slices.
+            record_deep: A method that switches recording in full on or off, and returns how many operators were recorded in full so far; not kept alive.
+            clock_ns: The clock for slices.
         """
         self._record_deep = weakref.WeakMethod(record_deep)
         self._clock_ns = clock_ns
@@ -66,9 +66,9 @@ class DeepSteps(Source):
         self._is_open = False
         self._optimizer: int | None = None
         self._step = self._stepped_ns = self._longest_ns = self._process = 0
-        # When the present slices began, or nothing while the program makes steps.
+        # When the current slices began; None while the program makes steps.
         self._began_ns: int | None = 0
-        # Since when a slice is recorded in full, and how many operators there had been before it.
+        # When the current deep slice began, and how many operators had been recorded in full before it.
         self._deep_slice: tuple[int, int] | None = None
         self._sliced_ns = 0
         self._modules = len(sys.modules)
@@ -81,7 +81,7 @@ class DeepSteps(Source):
         self._step = self._sliced_ns = self._longest_ns = 0
 
     def write_to(self, _append: AppendRows | None) -> None:
-        """Begin, now that the engine records."""
+        """Begin, since the engine is recording now."""
         self._is_open = True
         self._began_ns = self._clock_ns()
         self._switch(True)
@@ -92,14 +92,14 @@ class DeepSteps(Source):
         slices.start()
 
     def stop(self) -> None:
-        """Leave the engine as it is from now on."""
+        """Stop switching the engine."""
         with self._lock:
             self._is_open = False
         self._ended.set()
         OPTIMIZER_STEPS.forget(self._optimizer_stepped)
 
     def begin_step(self) -> None:
-        """The program begins its next step; in a fork nothing is done, as another thread may hold the lock there."""
+        """Called when the program begins its next step; does nothing in a forked child, where a thread of the parent may hold the lock."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -111,7 +111,7 @@ class DeepSteps(Source):
             self._switch(is_deep(self._step))
 
     def begin_slice(self) -> float:
-        """Switch to the present slice of time, unless the program makes steps; return after how many seconds to ask again."""
+        """Switch to the current slice of time, unless the program makes steps; return in how many seconds to call this again."""
         with self._lock:
             now_ns = self._clock_ns()
             if self._step:
@@ -127,7 +127,7 @@ class DeepSteps(Source):
                 self._began_ns += past_ns
                 past_ns = 0
             self._modules = modules
-            # After the first step slices begin anew.
+            # Once there was a step, slices are counted from now on.
             self._sliced_ns = past_ns if self._step else 0
             now = past_ns // SLICE_NS
             deep = _is_deep_slice(now)

@@ -250,7 +250,7 @@ class ExecutionTraceObserver:
         os.close(self._lock)
 
     def disown(self) -> None:
-        """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file, and leave it."""
+        """In a forked child: redirect torch's descriptors, so that neither new nor buffered data gets into the parent's file."""
         null = os.open(os.devnull, os.O_WRONLY)
         for descriptor in self._descriptors:
             os.dup2(null, descriptor)

@@ -69,7 +69,7 @@ class NvmlDevice:
         )
 
     def busy_percent(self) -> int | None:
-        """The share of the driver's last sample period, between a sixth of a second and a second, in which a kernel ran.
+        """The percentage of the driver's last sample period (1/6 s to 1 s) in which a kernel ran.
 
         Raises:
             NvmlError: The driver failed.
@@ -136,11 +136,11 @@ def _open() -> list[NvmlDevice]:
 
 
 def nvml_device_of_cuda(uuid: str, index: int) -> NvmlDevice:
-    """Return the device with this unique id of CUDA.
+    """Return the device with this CUDA UUID.
 
     Args:
         uuid: As in `torch.cuda.get_device_properties(index).uuid`, with or without `GPU-`; empty if unknown.
-        index: torch's number of the device, which is used without a UUID; right unless devices were renumbered for CUDA.
+        index: torch's number of the device, used if there is no UUID; correct unless `CUDA_VISIBLE_DEVICES` renumbers devices.
 
     Raises:
         NvmlError: There is no such device, or it cannot be reached.

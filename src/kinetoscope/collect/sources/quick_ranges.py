@@ -1,4 +1,4 @@
-"""Ranges with less overhead than `record_function`, for those that we open ourselves for every batch.
+"""Ranges with less overhead than `record_function`, for the ranges that we open for every batch.
 
 `record_function` calls two operators by name, which takes longer than loading a small batch. These two functions of torch open and close the same
 range: the first takes a name and returns a handle for the second. Ranges may be closed in any order.

@@ -66,7 +66,7 @@ class _RecordedLibrary:
 
     def __init__(self, library: Any, ranges: LibraryRanges) -> None:
         self._library = library
-        # What follows a call of the library's, with its answer and the same arguments.
+        # Functions that are called after a function of the library, with its result and arguments.
         self._then: dict[str, Callable[..., None]] = {
             "rangePush": lambda _, name: ranges.open(name),
             "rangePushA": lambda _, name: ranges.open(name),
@@ -94,7 +94,7 @@ class _RecordedLibrary:
 class Routes(SharedHooks):
     """Installs the wrappers in torch's modules for ITT and NVTX while a session records or `install` is active.
 
-    It stands for `install` among the sessions itself.
+    For `install`, this object itself is one of the sessions.
     """
 
     # Module, its variable for the library, and the open ranges.

@@ -1,7 +1,7 @@
 """Barriers at which the ranks of a job read their clocks, so that `kinetoscope.merge` can align them.
 
-The barriers use the key-value store that the job was started with, over a separate connection, and not the collectives of the job,
-which are neither delayed nor reordered, nor fail if a rank does not arrive.
+The barriers use the key-value store that the job was started with, over a separate connection. The job's collectives are not used: they are
+neither delayed nor reordered, and do not fail if a rank does not arrive.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
 
     Every rank must call it, and equally often: at the start and at the end of the recording, so that
     `kinetoscope.merge` can compute the offset and drift of their clocks. `profile(align_ranks=True)` does that
-    automatically. If a rank does not arrive, the others wait for `timeout_s`, once: they warn, no rank of the job waits again,
-    and the clocks are aligned by other data. A call takes some round trips to the key-value store of the job.
+    automatically. If a rank does not arrive, the others wait for `timeout_s` and warn; after that no rank of the job waits again,
+    and other data is used to align the clocks. A call takes some round trips to the key-value store of the job.
 
     Args:
         rounds: Number of barriers; the one with the smallest error counts.
@@ -72,13 +72,12 @@ def align_clocks(*, rounds: int = _ROUNDS, timeout_s: float = _TIMEOUT_S) -> boo
 class RankBarriers:
     """Barriers of all ranks of a job, through its key-value store.
 
-    Once a rank has not arrived or has failed, no rank waits at later barriers: so a rank that does not record delays the others by
-    one time limit only.
+    Once a rank has failed or did not arrive, no rank waits at later barriers. So a rank that does not record delays the others only once.
     """
 
     def __init__(self) -> None:
         self._store = JobStore("clock")
-        # The number of the connection for which a warning was given.
+        # The number of the connection that we have warned of.
         self._warned_of = -1
 
     def run(self, rounds: int, timeout_s: float) -> tuple[Marks, bool]:

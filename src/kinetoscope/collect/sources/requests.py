@@ -1,12 +1,12 @@
-"""Requests of a server: which stretches of which threads belong to each, while many are in progress at once; and the names of its steps.
+"""Requests of a server: which intervals of which threads belong to each request, while many are in progress; and the names of the server's steps.
 
-Each stretch is a range on its thread, see `model.marks`. A coroutine runs in stretches: those of decorated functions and of the
-middleware are known with any event loop, because each resumption goes through an object of ours; those of a `with` block in a coroutine, and of tasks
-that a request starts, because asyncio's event loop runs each step by a method that we wrap. Work that a request hands to a pool of threads is
-wrapped when it is handed over.
+Each interval is a range on its thread, see `model.marks`. A coroutine runs in intervals, from one suspension to the next. For decorated functions and the
+middleware they are known with any event loop, because each resumption goes through an object of ours. For a `with` block in a coroutine, and for tasks
+that a request starts, they are known with asyncio's event loop, because it runs each step by a method that we wrap. Work that a request hands to a thread
+pool is wrapped when it is handed over.
 
-While nothing records, a request is an object in a context variable and nothing else: it has no number, no name and no ranges. One that is still in progress when a
-recording begins is given a number at its next stretch.
+While nothing is recorded, a request is only an object in a context variable, without a number, a name or ranges. If it is still in progress when a
+recording begins, it gets a number at its next interval.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_TEXTS = 4_096
-"""Of so many different names with their arguments, a process records both; of later ones only the name, or not even that."""
+"""How many different names and arguments a process records; later ones lose their arguments and, if the name is new too, the name."""
 
 _MOST_LETTERS = 500
 _CURRENT: contextvars.ContextVar[RequestState | None] = contextvars.ContextVar(
@@ -45,15 +45,15 @@ _CURRENT: contextvars.ContextVar[RequestState | None] = contextvars.ContextVar(
 
 
 class LimitedTexts:
-    """The different texts that this process has recorded; their number is limited, because recordings keep each of them."""
+    """Limits how many different texts this process records, because a recording keeps each of them."""
 
     def __init__(self, overflow: str) -> None:
-        """Begin with no texts; `overflow` is the name for what comes after too many."""
+        """Begin without texts; `overflow` replaces names after too many different ones."""
         self._known: set[tuple[str, str]] = set()
         self._overflow = overflow
 
     def limited(self, name: str, arguments: str) -> tuple[str, str]:
-        """Return a name and arguments, or less of them if there are too many different ones."""
+        """Return the name and arguments to record: as given or, after too many different ones, without arguments or with the name replaced."""
         for wanted in ((name, arguments), (name, "")):
             if wanted in self._known:
                 return wanted
@@ -70,7 +70,7 @@ _opens_ranges: Recorder | None = None
 
 
 def _open_range(name: str) -> Any:
-    """Open a range if the recorder has not, and ask the recorder first from now on. Called only while something records."""
+    """Open a range, and from now on have the recorder called first, which may do it faster. Called only during a recording."""
     # Here, because they need torch.
     from kinetoscope.collect.recorder.library import loaded_recorder
     from kinetoscope.collect.sources.quick_ranges import begin_range
@@ -97,7 +97,7 @@ class StepNames:
         self._range: Any = None
 
     def begin(self, name: str, arguments: dict[str, int]) -> None:
-        """Record the name and the arguments of the step that has begun. After many different ones, arguments, and then names, are left out."""
+        """Record the name and arguments of the step that has begun; see `MOST_TEXTS` for their limit."""
         self.end()
         text = json.dumps(arguments) if arguments else ""
         self._range = _open_range(step_mark(*self._texts.limited(name, text)))
@@ -116,11 +116,11 @@ class Description(Protocol):
         """Return the name as one line, and the arguments as JSON text of an object; empty without arguments."""
 
     def at_end(self) -> str:
-        """Return arguments to add when the request has ended, also as such a text; few different ones."""
+        """Return arguments to add when the request has ended, as JSON text of an object; there should be few different texts."""
 
 
 class Described:
-    """A name and arguments that are known at the begin; they are written as text when they are recorded for the first time."""
+    """A name and arguments that are known at the begin; they become text when they are recorded for the first time."""
 
     __slots__ = ("_arguments", "_name", "_texts")
 
@@ -140,7 +140,7 @@ class Described:
         return ""
 
 
-# Of a few texts more than are recorded as they are: those of others are all the same.
+# Room for more texts than are recorded, since the others all become the same.
 @functools.lru_cache(2 * MOST_TEXTS)
 def _begin_text(name: str, arguments: str) -> str:
     return _encodable(begin_text(*_TEXTS.limited(_plain(name), arguments)))
@@ -165,7 +165,7 @@ def _status(error: type[BaseException] | None) -> str:
     return "canceled" if issubclass(error, (asyncio.CancelledError, GeneratorExit)) else "error"
 
 
-# torch's own flag, which its profiler sets, and each of our sessions while it records, see `TorchRanges`.
+# torch's own flag, which is set while its profiler or one of our sessions records, see `TorchRanges`.
 _FOLLOWER = Follower(
     "torch.autograd.profiler",
     "_is_profiler_enabled",
@@ -184,19 +184,19 @@ follow = _FOLLOWER.follow
 
 
 class Request:
-    """Marks a request of a server, as `kinetoscope.request`, so that its time, and that of the operators in it, can be told from other requests.
+    """Marks a request of a server, as `kinetoscope.request`, so that its time and its operators can be told from those of other requests.
 
     A context manager for a block, and a decorator for functions, coroutine functions and generators. Many requests may be in progress at once, on
     one event loop or on many threads; work that a request hands to a pool of threads, by `asyncio.to_thread`, `loop.run_in_executor`,
-    an executor's `submit` or anyio, belongs to it. A request inside of another one is part of that one, and a range outside of event loops. The tables are `requests`, `request_names` and
-    `request_modules`. While nothing records, a request costs one or two microseconds, less than a `record_function`. Errors of recording do not reach the program.
+    an executor's `submit` or anyio, belongs to it. A request inside another one belongs to the outer one, and is a range in it unless an event loop is running. The tables are `requests`, `request_names` and
+    `request_modules`. While nothing records, a request costs one or two microseconds, less than a `record_function`. Errors of the recording do not reach the program.
 
-    A `with` block inside of a coroutine is followed through its `await`s on asyncio's own event loop; on another one, such as uvloop, decorate the coroutine
+    A `with` block in a coroutine is followed through its `await`s on asyncio's own event loop; with another one, such as uvloop, decorate the coroutine
     function or use the middleware.
 
     Args:
         name: What kind of request it is, such as `generate`. Requests of one name are compared with each other, so it should not contain an id.
-        **arguments: What is known of it, such as `tokens=512`: values that JSON has. A process records up to 4,096 different ones.
+        **arguments: Details, such as `tokens=512`, as values that JSON has. A process records up to 4,096 different ones.
 
     Raises:
         ArgumentTypeError: The name is not a string.
@@ -213,7 +213,7 @@ class Request:
         self._entered: dict[object, list[_Block]] = {}
 
     def __enter__(self) -> Self:
-        """Begin a request on this thread, or in this task; inside of another request, a range of that one.
+        """Begin a request on this thread or in this task; inside another request, a range of that one.
 
         Returns:
             This object, which may be entered again, also by other threads and tasks at once.
@@ -256,15 +256,15 @@ class Request:
         """Make each call of a function a request, as a decorator.
 
         Args:
-            function: A function, coroutine function, generator function or asynchronous generator function. Of generators, what their consumer does between
-                two items is not part of the request.
+            function: A function, coroutine function, generator function or asynchronous generator function. What the consumer of a generator does
+                between two items is not part of the request.
 
         Returns:
-            A function of the same kind and signature; exceptions of the original one pass through it.
+            A function of the same kind and signature; exceptions pass through it.
         """
         traced: Callable[..., Any]
         description = self._description
-        # What may change is written now.
+        # Now, because the arguments may be changed later.
         description.at_begin()
         if inspect.iscoroutinefunction(function):
 
@@ -303,7 +303,7 @@ class Request:
 
 
 class _Block:
-    """A request that is current in a context, and may end with a `with` block; inside of another request, a range of that one."""
+    """A request that is current in a context, from `begin` to `finish`; inside another request, a range of that one."""
 
     __slots__ = ("_before", "_description", "_range", "open")
 
@@ -321,7 +321,7 @@ class _Block:
             self._range = _open_range(description.at_begin()[0])
 
     def begin(self) -> None:
-        """Make it the current request, and begin a stretch."""
+        """Make it the current request, and begin an interval."""
         if self.open is not None:
             self._before = _CURRENT.set(self.open)
             if self.open.number >= 0:
@@ -331,13 +331,13 @@ class _Block:
         self._before = _CURRENT.set(self.open)
 
     def make_other_current(self) -> None:
-        """Make that the current request which was before."""
+        """Make the previous request current again."""
         before, self._before = self._before, None
         if before is not None:
             try:
                 _CURRENT.reset(before)
             except ValueError:
-                # Ended in another context than it began in, as generators are that are garbage-collected.
+                # It ended in another context than it began in, as a garbage-collected generator does.
                 _CURRENT.set(None)
 
     def finish(self, error: type[BaseException] | None, *_: object) -> None:
@@ -442,7 +442,7 @@ _installed = False
 
 
 def install_request_hooks() -> None:
-    """Wrap, once, what hands work to threads and what runs the steps of tasks; they are never removed, and cost a look at a context variable."""
+    """Wrap, once, the functions that hand work to threads or run the steps of tasks. The wrappers stay, and read one context variable per call."""
     global _installed
     with _installing:
         if _installed:
@@ -465,7 +465,7 @@ def _wrap_steps() -> None:
         try:
             run_step(self)
         finally:
-            # Also the stretch of a block that was entered in this step and is not left yet.
+            # Also the interval of a block that was entered in this step and is not left yet.
             end_step(depth)
 
     asyncio.events.Handle._run = run  # type: ignore[method-assign]  # noqa: SLF001  (Python's own)
@@ -483,7 +483,7 @@ def _wrap_submit() -> None:
 
 def _wrap_anyio() -> None:
     """Also wrap anyio, in whose threads Starlette and FastAPI call plain functions."""
-    # Not as an attribute of anyio, which it becomes after its import.
+    # Not by `anyio.to_thread`, which is only set after the module is imported.
     module: Any = importlib.import_module("anyio.to_thread")
     run_sync: Callable[..., Any] = module.run_sync
 

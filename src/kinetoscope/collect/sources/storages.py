@@ -43,11 +43,11 @@ from kinetoscope.model.schema import StorageRole
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-# Those of the table `storages`.
+# Columns of the table `storages`.
 _COLUMNS = (
     "time_ns", "role", "address", "bytes", "device", "device_index", "module", "parameter", "name",
 )  # fmt: skip
-# Rows that fit into one of the recorder's longer chunks; a row takes about 70 bytes of JSON.
+# So many rows fit into one of the recorder's larger chunks; a row takes about 70 bytes of JSON.
 _ROWS_IN_A_PART = 2000
 _LONGEST_NAME = 60
 # Depth to which lists and mappings in an optimizer's state are searched for tensors.
@@ -80,7 +80,7 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  (
 
 
 class _Holder(NamedTuple):
-    """What holds a tensor: the addresses of a module and of a parameter, 0 for none, and by which name."""
+    """What holds a tensor, and under which name: the addresses of a module and of a parameter, 0 for none."""
 
     module: int = 0
     parameter: int = 0
@@ -268,7 +268,7 @@ class StorageWatch:
         first: bool = False,
         trains: bool = False,
     ) -> None:
-        """Add rows for the tensors of modules and optimizers, plain ones in native code. With `trains`, this thread trains their parameters."""
+        """Add rows for the tensors of modules and optimizers; plain ones are read in native code. `trains`: this thread trains their parameters."""
         self._held_parameters.clear()
         self._reader.begin(now_ns, first)
         for optimizer in optimizers if trains else ():
@@ -438,7 +438,7 @@ class Living:
 
 @functools.cache
 def living_in_process(recorder: Recorder) -> Living:
-    """The live objects of this process, shared by all sessions, of which only the first scans the whole heap."""
+    """The live objects of this process, shared by all sessions, so that only the first one scans the whole heap."""
     return Living(native_reader(recorder))
 
 
@@ -453,13 +453,13 @@ _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 def others_rest() -> bool:
     """Whether no other Python thread can be running operators, judged as `native/recorder/tensor_reader.cpp` does."""
     frames = sys._current_frames()
-    # A cycle of this frame with its own variable would leave what its callers refer to, at a fork a DataLoader, to the collector.
+    # Without this, the frame and its variable `frames` would be a reference cycle, which keeps alive what the callers refer to, such as a DataLoader.
     del frames[threading.get_ident()]
     return all(frame.f_code in RESTING or _waits_in_system(thread, frame) for thread, frame in frames.items())
 
 
 def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
-    """Whether a thread, outside of functions of torch, waits in a system call for something else than a lock."""
+    """Whether a thread, outside of functions of torch, waits in a system call for something other than a lock."""
     started = threading._active.get(thread)  # type: ignore[attr-defined]  # noqa: SLF001  (Python's own)
     try:
         with open(f"/proc/self/task/{started.native_id}/syscall") as file:
@@ -473,8 +473,8 @@ def _waits_in_system(thread: int, frame: FrameType | None) -> bool:
     return frame is None
 
 
-# Threads that were working at a fork may have been replacing gradients, which therefore may refer to freed memory for as long as the
-# child lives: it reads those of parameters that it trains itself.
+# If other threads were working at a fork, they may have been replacing gradients, and the child's copies may refer to freed memory. Then the child
+# reads gradients only of parameters that it trains itself.
 FORKS.others_rest = others_rest
 
 

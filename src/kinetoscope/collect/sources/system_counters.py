@@ -150,9 +150,8 @@ class SystemCounters(Source):
 
     The table `counters` has, of the whole machine, `cpu_percent`, `memory_used_bytes`, `memory_available_bytes`,
     `disk_read_bytes_per_s`, `disk_written_bytes_per_s`, `network_received_bytes_per_s`, `network_sent_bytes_per_s`; of this
-    process `process_cpu_percent` (100 is one processor) and `process_rss_bytes`; of each device of NVIDIA, such as the
-    first, `gpu0_percent`, `gpu0_memory_used_bytes` and `gpu0_power_watts`. Rates are means over the time since the sample
-    before. The Chrome export shows each as a track.
+    process `process_cpu_percent` (100 is one CPU core) and `process_rss_bytes`; of each NVIDIA device, such as the first,
+    `gpu0_percent`, `gpu0_memory_used_bytes` and `gpu0_power_watts`. Rates are means over the time since the previous sample. The Chrome export shows each as a track.
 
     Args:
         cpu: Record CPU utilization.
@@ -238,7 +237,7 @@ class Sampler:
         self._stopping.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive():
-            self.failure = f"reading did not come back within {_PATIENCE_S:g} s"
+            self.failure = f"reading did not end within {_PATIENCE_S:g} s"
         with self._writing:
             self._write()
             if self._append is not None and self.failure:
@@ -265,7 +264,7 @@ class Sampler:
                 self._write()
 
     def _write(self) -> None:
-        """[holding `_writing`] Write the samples, if there is a recording to write to yet."""
+        """Write the samples if there is a recording to write to; the caller holds `_writing`."""
         if self._append is None:
             return
         samples = tuple(self._samples)
@@ -284,7 +283,7 @@ class Sampler:
         before_ns, before = self._before
         elapsed_s = (now_ns - before_ns) / 1e9
         if self._has_rates and elapsed_s < self._interval_s / 2:
-            # The last sample may come right after another one, too soon for rates: systems count in hundredths of a second.
+            # The last sample may come right after another one. That is too soon for rates, since systems count in hundredths of a second.
             return []
         self._has_rates = True
         rates = [

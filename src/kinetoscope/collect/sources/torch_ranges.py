@@ -63,7 +63,7 @@ class TorchRanges(SharedHooks):
             self._theirs = None
 
     def _flag_is_set(self, enable: bool) -> None:
-        """Replaces torch's setter of the flag: torch's profiler has started or stopped during our session."""
+        """Replaces torch's setter of the flag, which its profiler calls when it starts or stops during our session."""
         with self._lock:
             if self._theirs is None:
                 vars(collector)["_is_profiler_enabled"] = enable

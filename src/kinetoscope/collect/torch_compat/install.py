@@ -44,10 +44,9 @@ _timeline_of_torch = torch.profiler.profiler._KinetoProfile.export_memory_timeli
 
 
 class SessionAsTorch:
-    """Behaves like torch's session on mistakes of the program, which must not fail because its profiler was replaced.
+    """Tolerates the mistakes of a program that torch's session tolerates, so that the program does not fail because its profiler was replaced.
 
-    Comes first among the bases of the replacement, as `ObserverAsTorch` does. Mistakes for which torch raises an exception raise one
-    here, too.
+    The first base class of the replacement, as `ObserverAsTorch` is.
     """
 
     state: SessionState
@@ -154,7 +153,7 @@ class SessionAsTorch:
 
 
 class ObserverAsTorch:
-    """Behaves like torch's execution trace observer on mistakes of the program."""
+    """Tolerates the mistakes of a program that torch's execution trace observer tolerates."""
 
     def register_callback(self, output_file_path: Any) -> Any:
         """Set the output file; if it cannot be created, nothing is recorded, with a warning."""
