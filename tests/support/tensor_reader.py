@@ -16,7 +16,6 @@ from kinetoscope.collect.sources.storages import (
     OWNERS,
     _identity,
     _is_simple,
-    _listed,
     _StorageRows,
 )
 from kinetoscope.model.schema import StorageRole
@@ -119,7 +118,7 @@ class TensorReader:
 
     def rest(self, also_seen: set[int], /) -> None:
         """Add rows for known storages that are alive, except those of this scan, and those whose objects are in `also_seen`."""
-        for number, reference in _listed(self._memory):
+        for number, reference in self._memory.copy().items():
             if number in also_seen:
                 continue
             storage = UntypedStorage._new_with_weak_ptr(reference.cdata)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinetoscope._errors import ArgumentError, KinetoscopeError, MissingDependencyError
+from kinetoscope._errors import ArgumentError, KinetoscopeError, needed
 from kinetoscope._version import __version__
 from kinetoscope.analyses.description import describe, incomplete
 from kinetoscope.analyses.findings import as_dict, examine
@@ -308,14 +308,12 @@ def mcp_server(answers: TraceAnswers) -> MCPServer:
     Raises:
         MissingDependencyError: The package `mcp` is not installed.
     """
-    try:
+    with needed(
+        'agents are answered with the package mcp, which is not installed: pip install "kinetoscope[mcp]"'
+    ):
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            'agents are answered with the package mcp, which is not installed: pip install "kinetoscope[mcp]"'
-        ) from error
 
     server = MCPServer("kinetoscope", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 

@@ -137,6 +137,8 @@ class Recorder:
 
     Without effect in a ring, which overwrites old records anyway.
     """
+    operators_with_versions: Callable[[], int]
+    """How many operators have begun while versions of tensors were recorded, in all recordings."""
     step_switch: Callable[[], int]
     """The address of the functions that pause and resume session 0 from step to step; see native/core/recording/step_switch.h."""
     range_marks: Callable[[], int]
@@ -296,10 +298,6 @@ class Recorder:
         numbers = (ctypes.c_uint64 * POSITION_NUMBERS)()
         _check_recording(self._library.kinetoscope_recorder_position(numbers, len(numbers)))
         return list(numbers)
-
-    def operators_with_versions(self) -> int:
-        """How many operators have begun while versions of tensors were recorded, in all recordings."""
-        return int(self._library.kinetoscope_recorder_operators_with_versions())
 
     def dropped(self, since: Sequence[int] = ()) -> int:
         """Number of records for which the disk had no room, in all or since an earlier position."""

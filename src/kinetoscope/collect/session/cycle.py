@@ -186,10 +186,6 @@ class Cycles(Sequence["Trace"]):
         except IndexError:
             raise IndexError(f"cycles[{index}]: there are {len(self)}") from None
 
-    def __iter__(self) -> Iterator[Trace]:
-        """Iterate over the traces, the oldest first; each is built when its turn comes."""
-        return (cycle.trace() for cycle in self._stored)
-
     def together(self) -> Trace:
         """Merge all stored cycles into one trace on one time axis; its table `cycles` says which spans came from which.
 

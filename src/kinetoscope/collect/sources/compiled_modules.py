@@ -236,17 +236,13 @@ def _placed(text: str, begun: list[tuple[str, tuple[Node, ...], int]]) -> tuple[
             line,
             kernel,
             kernel in generated,
-            _without(nodes, outside) if kernel in generated else nodes,
+            tuple(node for node in nodes if kernel not in generated or node not in outside) or nodes,
             size,
         )
         for kernel, numbers in lines.items()
         if len(numbers) == len(noted[kernel])
         for line, (nodes, size) in zip(numbers, noted[kernel], strict=True)
     )
-
-
-def _without(nodes: tuple[Node, ...], unwanted: set[Node]) -> tuple[Node, ...]:
-    return tuple(node for node in nodes if node not in unwanted) or nodes
 
 
 _EXTERN = r"extern_kernels\.\w+|torch\.ops\.[\w.]+|aten\.[\w.]+"

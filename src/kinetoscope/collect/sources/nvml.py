@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kinetoscope._errors import MissingDependencyError, StateError
+from kinetoscope._errors import StateError, needed
 
 T = TypeVar("T")
 
@@ -113,15 +113,11 @@ def nvml() -> list[NvmlDevice]:
 
 
 def _open() -> list[NvmlDevice]:
-    try:
+    with needed(
+        "memory and utilization of NVIDIA devices are read with nvidia-ml-py, which is not installed: "
+        'install it with `pip install "kinetoscope[system]"`.'
+    ):
         import pynvml
-    except ModuleNotFoundError as error:
-        if error.name != "pynvml":
-            raise
-        raise MissingDependencyError(
-            "memory and utilization of NVIDIA devices are read with nvidia-ml-py, which is not installed: "
-            'install it with `pip install "kinetoscope[system]"`.'
-        ) from error
     try:
         pynvml.nvmlInit()
         return [

@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -39,9 +39,6 @@ from kinetoscope.collect.recorder.library import Recorder
 from kinetoscope.collect.sources.optimizer_steps import OPTIMIZER_STEPS
 from kinetoscope.model.losses import UNREAD_GRADIENTS
 from kinetoscope.model.schema import StorageRole
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 # Columns of the table `storages`.
 _COLUMNS = (
@@ -325,17 +322,6 @@ def _unrecorded() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)  # noqa: SLF001  (torch's own)
 
 
-def _listed(entries: dict[_Key, _Value]) -> list[tuple[_Key, _Value]]:
-    """Copy a dictionary's items with the garbage collector off, because the callback of `Living` changes it."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        return list(entries.items())
-    finally:
-        if was_on:
-            gc.enable()
-
-
 class Living:
     """The live modules, optimizers and tensors of the process, found through Python's garbage collector without keeping them
     alive.
@@ -382,7 +368,8 @@ class Living:
             del objects
             modules: list[Module] = []
             optimizers: list[Optimizer] = []
-            for number, reference in _listed(owners):
+            # A copy, which is made at once: the callback of the collector changes the dictionary.
+            for number, reference in owners.copy().items():
                 owner = reference()
                 if owner is None:
                     owners.pop(number, None)
