@@ -14,7 +14,7 @@ import json
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -209,8 +209,8 @@ class _Export:
         self._left -= most
         self._beyond += total - most
         rows = self._select(f"{', '.join(chosen)}, rowid", table, f"{where} ORDER BY start LIMIT {most}")
-        blocks = [np.zeros((0, len(chosen) + 1), np.int64), *_blocks(rows)]
-        values = np.concatenate(blocks)
+        blocks = (np.array(block, np.int64) for block in iter(lambda: rows.fetchmany(100_000), []))
+        values = np.concatenate([np.zeros((0, len(chosen) + 1), np.int64), *blocks])
         return {name: values[:, index] for index, name in enumerate((*wanted, "row"))}
 
     def _events(self, table: str) -> dict[str, Rows]:
@@ -526,11 +526,6 @@ def _quoted(name: str) -> str:
 def _version(name: str) -> int:
     version = _TABLE_VERSION.search(name)
     return int(version[1]) if version else 0
-
-
-def _blocks(cursor: sqlite3.Cursor) -> Iterator[Rows]:
-    while rows := cursor.fetchmany(100_000):
-        yield np.array(rows, np.int64)
 
 
 def _process_of(columns: dict[str, Rows]) -> Rows:

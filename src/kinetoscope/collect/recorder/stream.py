@@ -456,11 +456,7 @@ class Stream:
             self._changed.wait(1.0)
 
     def _change(self, resuming: Subscription | None = None) -> str:
-        """Record what the active sessions request, or pause if all are paused; `resuming` counts as active.
-
-        Returns:
-            Which Python calls cannot be recorded, and why; empty if all can.
-        """
+        """Record what the active sessions request, or pause if all are paused; `resuming` counts as active. Returns what `start` does."""
         requested, recording = NOTHING, False
         for session in self._active():
             records = session is resuming or not session.is_paused

@@ -404,10 +404,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         ACTIVE_SESSIONS.release(self)
 
     def _end_run(self, run: _Run, failures: Failures) -> None:
-        """End the current cycle and close the sources.
-
-        Depends on the state, not the action, because an interrupt may have come between their changes.
-        """
+        """End the current cycle as its state requires (an interrupt may have kept the action from following it), and close the sources."""
         try:
             self.close_mark()
             if run.changing:
@@ -553,7 +550,6 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         return acts
 
     def _trace_ready(self) -> None:
-        """Call `on_trace_ready` if it is set, for `action_map`."""
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
 

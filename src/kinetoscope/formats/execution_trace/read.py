@@ -70,7 +70,6 @@ def _entry(values: object, index: int) -> Any:
 
 
 def _inside(value: Any, kind: Any, shape: Any, strides: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the tensors in a value, which may be a tensor or a list."""
     if not isinstance(kind, str) or not isinstance(value, list):
         return
     outer, bracket, inner = kind.partition("[")

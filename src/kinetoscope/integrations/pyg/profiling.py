@@ -210,8 +210,6 @@ def _measured(
 
 
 def _detached(arguments: Any, requires_grad: bool) -> Any:
-    """The same arguments with tensors detached from their graph."""
-
     def detached(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is torch.strided and (tensor.is_floating_point() or tensor.is_complex()):
             return tensor.detach().requires_grad_(requires_grad)
