@@ -60,7 +60,7 @@ def test_a_program_that_runs_is_left_on(call, tmp_path):
     try:
         program.stdout.readline()
         done = call("attach", program.pid, "--wait", "60s")
-        assert done.output.startswith(f"process {program.pid} is left on, no step began, ")
+        assert done.output.startswith(f"process {program.pid}: flight recorder on, no step began, ")
         assert list(tmp_path.glob("jobs/*/0/rank0.control"))
     finally:
         program.kill()

@@ -262,7 +262,7 @@ def test_overhead_is_a_share_of_the_steps_of_each_process_and_not_of_start_up(tm
     assert "overhead <0.1 % of step time (<0.1 to 0.2 %)" in text
     helped = finished(tmp_path, builder, overhead=costly, helpers=HelperTime(20_000_000, 1_000_000_000))
     text = " ".join(" ".join(shown(helped)).split())
-    assert "the recorder's own threads took 2.0 % of the process's processor time" in text
+    assert "the recorder's own threads took 2.0 % of the process's CPU time" in text
     worker = TraceBuilder().know("process", 2).know("process_name", "DataLoader worker 0")
     worker.span("aten::tanh", 0, 100).span("aten::tanh", 3_999_900, 100)
     both = merge_processes([builder.build(), worker.build()], [0, 0])

@@ -1,4 +1,4 @@
-"""`kinetoscope view` of a job that is left on."""
+"""`kinetoscope view` of a job with the flight recorder on."""
 
 import json
 import os

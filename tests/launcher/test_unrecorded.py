@@ -46,7 +46,7 @@ def test_what_they_used_is_said_if_it_is_much(monkeypatch, used_s, process_s, sa
     messages = unrecorded_children(used_s, "auto")
     assert bool(messages) is said
     if said:
-        what = "processes that the program started used 12.5 s of processor time and are not in the trace"
+        what = "processes that the program started used 12.5 s of CPU time and are not in the trace"
         assert messages == [f"{what}: `kinetoscope run --children` records those that use PyTorch"]
 
 

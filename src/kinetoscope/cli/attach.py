@@ -75,5 +75,5 @@ def command(process: int, *, wait: str) -> None:
             time.sleep(_LOOK_S)
         reply = answer.read_text()
     if not reply.startswith("on"):
-        raise StateError(f"process {process} is not left on: {reply}")
-    echo(f"process {process} is left {reply}")
+        raise StateError(f"the flight recorder of process {process} was not turned on: {reply}")
+    echo(f"process {process}: flight recorder {reply}")

@@ -15,7 +15,7 @@ from kinetoscope.cli.files import number_option
 def command(*, threads: int | None) -> None:
     """Measure how fast this machine runs operators of each family, for the account of a step.
 
-    Takes about 10 seconds, once for a processor, a release of torch and a number of threads; other programs should be quiet. Later recordings
+    Takes about 10 seconds, once for each CPU, release of torch and number of threads; other programs should be idle. Later recordings
     have the result, so that the account says what their operators need on this machine.
     """
     from kinetoscope.display.terminal import echo

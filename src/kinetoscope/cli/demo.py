@@ -53,7 +53,7 @@ _LOSSES_SHOWN = 24
 def command(output: Path, steps: int) -> None:
     """Find a mistake in the training of a small GPT: where its time goes, the line, the mended run, and the proof.
 
-    Trains on one processor for less than a minute, and writes the traces to a folder.
+    Trains on one CPU core for less than a minute, and writes the traces to a folder.
     """
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError(

@@ -65,8 +65,8 @@ def command(*, build: bool, as_json: bool) -> None:
 def _lines(*, build: bool) -> Iterator[Line]:
     yield "Kinetoscope", f"{__version__}, {Path(__file__).parents[1]}", ""
     yield "Python", f"{platform.python_version()}, {sys.executable}", ""
-    processors = units.count(os.cpu_count() or 1, "processor")
-    yield "Machine", f"{platform.system()} {platform.machine()}, {processors}", ""
+    cores = units.count(os.cpu_count() or 1, "CPU core")
+    yield "Machine", f"{platform.system()} {platform.machine()}, {cores}", ""
     text, problem = _torch()
     yield "PyTorch", f"{text}: {problem}" if problem else text, BAD if problem else ""
     if problem:

@@ -39,4 +39,4 @@ def command(folder: str | None, *, as_json: bool) -> None:
         f"{row['incidents']} incidents  {row['path']}"
         for row in rows
     ]
-    show(rows, lines or ["no job is left on here"], as_json=as_json)
+    show(rows, lines or ["no job with the flight recorder on"], as_json=as_json)

@@ -19,7 +19,7 @@ from kinetoscope.display.terminal import console, echo
     default="processes",
     help="Where to read the traces: in this process, in several, or on a Dask or Ray cluster.",
 )
-@number_option("--workers", least=1, help="Start N processes.  [default: one for each processor]")
+@number_option("--workers", least=1, help="Start N processes.  [default: one for each CPU core]")
 @click.option(
     "--address",
     metavar="ADDRESS",

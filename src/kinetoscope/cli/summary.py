@@ -111,7 +111,7 @@ def _cost(finished: Finished, shown: Overview) -> list[Block]:
             f"; {_cost_share(overhead, other_records[0], 'the recorded time')} of {other_records[0].process}"
         )
     if helpers is not None and helpers.process_ns > 0:
-        text += f"; the recorder's own threads took {units.percent(helpers.helpers_ns, helpers.process_ns)} of the process's processor time"
+        text += f"; the recorder's own threads took {units.percent(helpers.helpers_ns, helpers.process_ns)} of the process's CPU time"
     return [Paragraph(text, "overhead")]
 
 

@@ -25,7 +25,7 @@ def unrecorded_children(used_s: float, engine: str) -> list[str]:
         return []
     other = ", with another engine than kineto," if engine == "kineto" else ""
     used = units.duration(used_s * 1e9)
-    usage = f"processes that the program started used {used} of processor time and are not in the trace"
+    usage = f"processes that the program started used {used} of CPU time and are not in the trace"
     return [f"{usage}: `kinetoscope run --children`{other} records those that use PyTorch"]
 
 

@@ -226,7 +226,7 @@ def build(torch: Any, folder: Path, progress: Callable[[str], None] = lambda lin
         if target.is_file() and is_complete(target):
             return target
         progress(
-            f"compiling the recorder for torch {torch.__version__} (once, about half a minute of processor time)"
+            f"compiling the recorder for torch {torch.__version__} (once, about half a minute of CPU time)"
         )
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             units = _units(_sources(root), Path(scratch))

@@ -387,7 +387,7 @@ class RecordingOptions:
     """
 
     activities: Iterable[ActivityItem] | None = _declare(
-        "What to record: the processor, and kinds of devices.",
+        "What to record: the CPU, and kinds of devices.",
         _activities,
         stays="they are chosen when the program has imported torch",
         warnings={"native": _TORCHS_COLLECTOR, "hybrid": _TORCHS_COLLECTOR},
