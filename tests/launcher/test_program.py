@@ -43,6 +43,6 @@ def test_a_file_here_comes_before_a_command_of_that_name(install, tmp_path):
 def test_another_command_is_refused_with_the_line_that_works(install, content):
     install("mpirun", content)
     with pytest.raises(
-        CannotRun, match=r"'mpirun' is no Python script.*mpirun -n 2 kinetoscope run train.py"
+        CannotRun, match=r"'mpirun' is not a Python script.*mpirun -n 2 kinetoscope run train.py"
     ):
         installed_script("mpirun")

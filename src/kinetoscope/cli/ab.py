@@ -133,7 +133,7 @@ def _split(words: tuple[str, ...]) -> list[list[str]]:
 def _check(commands: int, revisions: tuple[str, ...], *, calibrate: bool) -> None:
     if revisions and (calibrate or len(revisions) != 2):
         raise click.UsageError(
-            "give --rev twice, for the base and for what is compared with it, and without --calibrate"
+            "give --rev twice, for the base and for the revision to compare with it, and without --calibrate"
         )
     wanted = 1 if revisions or calibrate else 2
     if commands != wanted:

@@ -70,7 +70,7 @@ def command(process: int, *, wait: str) -> None:
         while not answer.exists():
             if time.monotonic() > until:
                 raise StateError(
-                    f"process {process} has run no line of Python within {wait}: it waits in C code, or hangs. It is left alone."
+                    f"process {process} has run no line of Python within {wait}: it waits in C code, or hangs. It was not changed."
                 )
             time.sleep(_LOOK_S)
         reply = answer.read_text()

@@ -58,7 +58,9 @@ def command(
     from kinetoscope.trace.opening import check_budget, measure_runs
 
     if times and not update:
-        raise click.UsageError("--times belongs to --update: a budget with times is always checked with them")
+        raise click.UsageError(
+            "--times needs --update: a budget that contains times is always checked with them"
+        )
     names = [name for text in traces for name in recordings(text)]
     # A budget that is written to a pipe or device is a new one.
     is_old = not update or (budget.exists() and not is_stream(budget))

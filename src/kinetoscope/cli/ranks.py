@@ -69,7 +69,7 @@ def command(
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined: choose one")
     if by != "rank" and name != "ranks":
-        raise click.UsageError("--by is of the table ranks: add --table ranks")
+        raise click.UsageError("--by is only for the table ranks: add --table ranks")
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
     job = Job.open(*sources)

@@ -41,7 +41,7 @@ class RunCommand(click.Command):
         words_given = list(args)
         rest = super().parse_args(ctx, args)
         words = ctx.params["arguments"]
-        # With `--` before the program, or before its arguments, they are meant to be its own.
+        # `--` before the program, or before its arguments, means that these options are for the program.
         separated = words_given[-len(words) - 2 :][:1] == ["--"]
         if not separated and os.environ.get("RANK", "0") == "0":
             options = {name for option in self.params for name in (*option.opts, *option.secondary_opts)}
@@ -50,7 +50,7 @@ class RunCommand(click.Command):
                 verbs = ("comes after the program and belongs", "come after the program and belong")
                 echo(
                     f"kinetoscope: {', '.join(misplaced)} {units.noun(len(misplaced), *verbs)} to it: options of `kinetoscope run` come before {ctx.params['program']} "
-                    "(-- before the program says that this is meant).",
+                    "(write -- before the program if this is intended).",
                     err=True,
                 )
         return rest

@@ -50,7 +50,7 @@ def installed_script(command: str) -> str | None:
     if beginning.startswith(b"#!") and b"python" in beginning:
         return path
     raise CannotRun(
-        f"{command!r} is no Python script: put `kinetoscope run` before the script in that command, in place of `python`, "
+        f"{command!r} is not a Python script: put `kinetoscope run` before the script in that command, in place of `python`, "
         "as in `mpirun -n 2 kinetoscope run train.py`.",
         2,
     )

@@ -161,7 +161,7 @@ def read_text_file(path: Path, most_bytes: int) -> str:
         while len(content) <= most_bytes and (block := source.read(most_bytes + 1 - len(content))):
             content += block
     if len(content) > most_bytes:
-        raise FormatError(f"{path}: larger than {most_bytes:,} bytes, which no such file is")
+        raise FormatError(f"{path}: larger than {most_bytes:,} bytes, too large for such a file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

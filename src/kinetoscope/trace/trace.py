@@ -316,7 +316,7 @@ class Trace(TraceData):
         end = ENDLESS_NS if end_ns is None else checked_whole("end_ns", end_ns, 0, since_start)
         if end > ENDLESS_NS:
             raise ArgumentError(
-                f"end_ns is {end}, far behind the end of the trace; leave it out for all of it"
+                f"end_ns is {end}, far after the end of the trace; leave it out for all of it"
             )
         if end <= start:
             raise ArgumentError(

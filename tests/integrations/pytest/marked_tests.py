@@ -121,7 +121,7 @@ def test_the_trace_of_a_block(net, kinetoscope_trace):
     net(torch.zeros(8, 16))
     assert "aten::exp" in kinetoscope_trace.table("ops")["name"].to_pylist()
     assert "aten::linear" not in kinetoscope_trace.table("ops")["name"].to_pylist()
-    with pytest.raises(kinetoscope.StateError, match="a test has one trace"), kinetoscope_trace:
+    with pytest.raises(kinetoscope.StateError, match="only one recording per test"), kinetoscope_trace:
         torch.zeros(1)
 
 

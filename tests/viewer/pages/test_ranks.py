@@ -130,7 +130,7 @@ def test_the_traces_of_a_rank_and_of_a_median_one_are_opened(folder, job):
             409,
             "The trace of rank 0 is not at .*rank0.ktrace, where its summary says",
         ),
-        ("ranks/pair", {"rank": 1}, 409, "The summary of rank 1 does not say where its trace is"),
+        ("ranks/pair", {"rank": 1}, 409, "The summary of rank 1 has no trace path"),
         ("ranks/pair", {"rank": 3}, 409, "cannot be opened from here"),
         ("ranks/step", {"rank": 7, "step": 0}, 400, "rank=7 is not valid"),
         ("ranks/step", {"rank": 1, "step": 99}, 400, "rank 1 has no step 99"),

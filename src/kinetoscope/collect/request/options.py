@@ -32,7 +32,7 @@ ReportPath = str | os.PathLike[str] | Literal[False] | None
 # With a device activity, engine="native" is the hybrid engine.
 EngineKind = Literal["native", "hybrid", "kineto"]
 
-_REPORT = "need the name of a file, None for a name of ours, or False"
+_REPORT = "need the name of a file, None for a default name, or False"
 _SOURCE_CALLS = ("open", "start", "stop", "close")
 _OBSERVER_CALLS = ("start", "stop", "cleanup")
 _ENGINE_CALLS = ("prepare", "start", "stop")
@@ -210,7 +210,7 @@ def checked_summary(name: str, path: object) -> Path:
         )
     if target.suffix != SUFFIX and target.is_file():
         raise ArgumentError(
-            f"{name}={str(path)!r} is a file that is no summary: need a folder, or a name that ends in .parquet."
+            f"{name}={str(path)!r} is a file but not a summary: need a folder, or a name that ends in .parquet."
         )
     return target
 

@@ -43,7 +43,7 @@ def entry(key: str, value: str) -> dict[str, str]:
         raise ArgumentTypeError(f"metadata: the key {key!r} is not a string.")
     if key in _RESERVED:
         raise ArgumentError(
-            f"metadata: the key {key!r} belongs to the trace format. Choose another one; taken are: "
+            f"metadata: the key {key!r} belongs to the trace format. Choose another one; reserved are: "
             f"{', '.join(sorted(_RESERVED))}."
         )
     # In valid JSON a surrogate can only be inside a string, where its escape means the same.

@@ -93,7 +93,7 @@ class RecordedTest:
             StateError: There was such a block before, or the trace was read.
         """
         if self._trace is not None or self._block:
-            raise StateError("a test has one trace: it was recorded already when this `with` block began")
+            raise StateError("this test was already recorded; only one recording per test")
         self.discard()
         self._next_step = 0
         self.begin()

@@ -204,7 +204,7 @@ def pair(job: Job, row: int, opened: Opener | None) -> dict[str, Any]:
     ]
     if not other_rows:
         raise StateError(
-            "The trace of no other rank is where its summary says: there is nothing to compare with."
+            "No other rank's trace was found at the path in its summary, so there is nothing to compare with."
         )
     if opened is None:
         raise StateError("Traces cannot be opened from here.")
@@ -219,7 +219,7 @@ def _source(job: Job, row: int) -> str:
     source, rank = str(job.summaries["source"][row].as_py() or ""), job.sections.ranks[row]
     if not source:
         raise StateError(
-            f"The summary of rank {rank} does not say where its trace is: it was not saved, or later."
+            f"The summary of rank {rank} has no trace path: the trace was not saved, or was saved after the summary."
         )
     if not _has_trace(job, row):
         raise StateError(f"The trace of rank {rank} is not at {source}, where its summary says it is.")

@@ -148,7 +148,7 @@ def _answer_part(trace: Trace, path: str, query: Query) -> Answer:
     """
     text = query["part"]
     if path not in PARTIAL:
-        raise ArgumentError(f"{path} is of the whole trace: part={text[:50]!r} has no effect")
+        raise ArgumentError(f"{path} always covers the whole trace: part={text[:50]!r} has no effect")
     window, rows, start_ns = _window(trace, text)
     response = answer(window, path, {name: value for name, value in query.items() if name != "part"})
     if isinstance(response, Limited):
