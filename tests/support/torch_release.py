@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 
 TORCH: tuple[int, ...] = tuple(map(int, torch.__version__.split(".")[:2]))
+# What its events store of an event's metadata: torch 2.15 deprecates `event_metadata`.
+METADATA = "metadata" if TORCH >= (2, 15) else "event_metadata"
 
 
 def notes_what_kernels_compute() -> bool:

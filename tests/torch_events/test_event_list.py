@@ -85,7 +85,7 @@ def test_old_cuda_names_warn_and_work():
             with pytest.warns(FutureWarning, match=f"`{name}` is deprecated") as caught:
                 assert getattr(event, name) == 0
             assert caught[0].filename == __file__
-    with pytest.warns(FutureWarning, match="event_metadata"):
+    with pytest.warns(FutureWarning, match="use `metadata`"):
         assert two_threads().events()[0].metadata_json == ""
 
 

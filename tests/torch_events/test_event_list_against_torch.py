@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch", reason="the comparison is with torch's own 
 
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 
+from tests.support.torch_release import METADATA  # noqa: E402
+
 NUMBER = re.compile(r"-?\d+\.\d+")
 
 
@@ -181,7 +183,7 @@ def test_single_events_have_torchs_attributes(pair):
             "key", "trace_name", "overload_name", "count", "thread", "sequence_nr", "scope", "is_async", "is_remote", "is_legacy",
             "node_id", "is_user_annotation", "is_python_function", "activity_type", "device_type", "use_device", "input_shapes",
             "structured_input_shapes", "flops", "kernels", "cpu_memory_usage", "device_memory_usage", "device_time_total",
-            "self_device_time_total", "event_metadata",
+            "self_device_time_total", METADATA,
         ):  # fmt: skip
             mine, its = getattr(one, name), getattr(other, name)
             assert mine == its, (name, one)

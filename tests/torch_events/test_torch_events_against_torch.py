@@ -19,6 +19,7 @@ import kinetoscope
 from kinetoscope import ProfilerActivity
 from tests.support.programs import PROGRAMS
 from tests.support.torch_engines import engine, native  # noqa: F401  (fixtures)
+from tests.support.torch_release import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ EQUAL = (
     "name", "key", "trace_name", "count", "thread", "fwd_thread", "sequence_nr", "scope", "node_id", "is_async", "is_remote",
     "is_legacy", "is_user_annotation", "is_python_function", "device_type", "use_device", "kernels", "input_shapes",
     "cpu_memory_usage", "self_cpu_memory_usage", "device_memory_usage", "self_device_memory_usage", "device_time",
-    "device_time_total", "self_device_time_total", "event_metadata", "linked_correlation_id", "flops", "python_id",
+    "device_time_total", "self_device_time_total", METADATA, "linked_correlation_id", "flops", "python_id",
     "python_parent_id", "python_module_id", "device_time_str", "device_time_total_str", "self_device_time_total_str",
 )  # fmt: skip
 # torch leaves these out of its [memory] events, where a program that reads them of every event would fail.
@@ -57,6 +58,7 @@ DIFFERENT = {
     "cpu_children": "compared by name below",
     "cpu_parent": "compared by name below",
     "metadata_json": "deprecated, warns",
+    "event_metadata": "deprecated, warns from torch 2.15 on; before, it is compared",
     "cuda_time": "deprecated, warns",
     "cuda_time_total": "deprecated, warns",
     "self_cuda_time_total": "deprecated, warns",

@@ -61,6 +61,16 @@ def passes_as(thing: object, name: str) -> Any:
     return type(thing) if torchs is None else getattr(torchs, name)
 
 
+# Attributes that torch's events store under other names from 2.15 on.
+_RENAMED = {"_metadata_json": "metadata", "event_metadata": "_event_metadata"}
+
+
+def _renames_metadata() -> bool:
+    """Whether the torch that the program has loaded deprecates `event_metadata`, as it does from 2.15 on."""
+    torchs = sys.modules.get("torch.autograd.profiler_util")
+    return torchs is not None and hasattr(torchs.FunctionEvent, "event_metadata")
+
+
 class Computed(Generic[T]):
     """An attribute that is computed once for an event, on demand, and can be set, as torch's can."""
 
@@ -149,8 +159,8 @@ class EventAttributes(_Stores):
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         """The values of all attributes that torch's event stores, for `vars()`, and what was set on this one."""
-        attributes = self.own
-        for name in self._OF_TORCHS:
+        attributes, renamed = self.own, _RENAMED if _renames_metadata() else {}
+        for name in (renamed.get(name, name) for name in self._OF_TORCHS):
             if name not in attributes:
                 attributes[name] = getattr(self, name)
         return attributes
@@ -465,8 +475,7 @@ class FunctionEvent(EventAttributes):
         structured_input_shapes: The sizes of each input, for lists of tensors one entry a tensor.
         structured_input_strides: The strides of each input, for lists of tensors one entry a tensor.
         input_dtypes: The type of each input.
-        event_metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
-        metadata: None, likewise; torch's name for it from 2.15 on.
+        metadata: None: what Kineto adds to events of devices and of collectives is in other tables.
         self_cpu_percent: -1, as are `total_cpu_percent` and `total_device_percent`: shares are made by the table.
     """
 
@@ -488,8 +497,8 @@ class FunctionEvent(EventAttributes):
     )  # fmt: skip
 
     count = 1
-    event_metadata = None
     metadata = None
+    _event_metadata = None
 
     name = Computed[str](lambda event: event_name(event.trace.strings[_stored(event, "name")]))
     trace_name = Computed[str | None](lambda event: event.trace.strings[_stored(event, "name")])
@@ -719,8 +728,14 @@ class FunctionEvent(EventAttributes):
 
         Only the Kineto engine has it, and only with `expose_kineto_event_metadata`; else it is empty.
         """
-        warnings.warn("`metadata_json` is deprecated; use `event_metadata`.", FutureWarning, stacklevel=2)
+        warnings.warn("`metadata_json` is deprecated; use `metadata`.", FutureWarning, stacklevel=2)
         return self._metadata_json
+
+    @Computed
+    def event_metadata(self) -> None:
+        """None; torch's name of `metadata` before 2.15."""
+        if _renames_metadata():
+            warnings.warn("`event_metadata` is deprecated; use `metadata`.", FutureWarning, stacklevel=3)
 
     @Computed
     def _metadata_json(self) -> str | None:
@@ -773,11 +788,11 @@ def loose_allocations(trace: TraceData) -> Rows:
         return np.zeros(0, dtype=np.int64)
     is_known = (allocations["bytes"] != 0) | (allocations["match"] >= 0) | (allocations["freed_bytes"] > 0)
     is_known &= allocations["time_ns"] >= 0
-    return np.flatnonzero(is_known & (_event_of_allocation(trace) < 0))
+    return np.flatnonzero(is_known & (visible_spans(trace).shown(span_of_allocation(trace)) < 0))
 
 
-def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
-    """For each allocation the event it happened in, -1 without."""
+def span_of_allocation(trace: TraceData) -> NDArray[np.int32]:
+    """For each allocation the innermost span it happened in, of those that nest as events; -1 without."""
     tree = event_tree(trace)
     span: NDArray[np.int32] = trace.column("allocations", "span")
     if not tree.is_everything:
@@ -786,7 +801,7 @@ def _event_of_allocation(trace: TraceData) -> NDArray[np.int32]:
         for on_device in (False, True):
             part = attribute_again(trace, on_device)
             span[part["rows"]] = numbers[part["span"]]
-    return visible_spans(trace).shown(span)
+    return span
 
 
 class MemoryEvent(FunctionEvent):

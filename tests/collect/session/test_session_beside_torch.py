@@ -23,8 +23,10 @@ def scenario(function):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.filterwarnings(
-    "ignore:.*Profiler clears events", "ignore:.*warmup", "ignore:a finished recording"
-)
+    "ignore:.*Profiler clears events", "ignore:.*warmup", "ignore:a finished recording",
+    # By torch 2.15; ours records modules.
+    "ignore:with_modules is deprecated:FutureWarning",
+)  # fmt: skip
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_same_scenario_has_the_same_outcome_as_with_torch(name, tmp_path):
     outcomes = []

@@ -275,7 +275,7 @@ class KinetoRecording:
         """Return the object for `prof.profiler.kineto_results`; None if there are no results."""
         if self.results is None:
             return None
-        return ResultsApi(self.trace, self.results, "" if self.has_objects else _NO_OBJECTS)
+        return ResultsApi(self.trace, self.results if self.has_objects else None)
 
     def discard(self) -> None:
         """Drop torch's results; a trace that is already built stays available."""
@@ -385,10 +385,6 @@ def read_before_the_next() -> None:
             recording.trace()
 
 
-_NO_OBJECTS = (
-    "torch did not make because they slow down each stop: pass "
-    "experimental_config=torch._C._profiler._ExperimentalConfig() to the session to get them, or"
-)
 # Metadata that comes from torch's text.
 _FROM_TORCH = frozenset(
     {"start_realtime_ns", "stop_ns", "deviceProperties", "devices", "distributedInfo", "record_shapes"}
@@ -412,13 +408,11 @@ def _losses(read: Trace, tables: Tables) -> list[Loss]:
 class ResultsApi:
     """Replaces torch's `_ProfilerResult` in `prof.profiler`: torch can save one only once, and the native engine has none.
 
-    It has the methods of torch's, for the trace and torch's results, if there are any; `_why_no_objects` is empty if these have torch's
-    event objects.
+    Event objects are torch's if it made them, otherwise ours, from the trace.
     """
 
     _trace: Callable[[], Trace]
-    _results: Any | None
-    _why_no_objects: str
+    _results: Any | None = None
 
     def trace_start_ns(self) -> int:
         """Start of the recording, in nanoseconds since 1970."""
@@ -437,29 +431,20 @@ class ResultsApi:
         write_chrome_trace(self._trace(), file_path(path), identity=False)
 
     def events(self) -> Any:
-        """torch's raw event objects.
+        """All events as torch's raw event objects, also those that `prof.events()` leaves out."""
+        if self._results is not None:
+            return self._results.events()
+        from kinetoscope.collect.engines.event_objects import raw_events
 
-        Raises:
-            StateError: torch did not make them.
-        """
-        return self._objects("events")()
+        return raw_events(self._trace())
 
     def experimental_event_tree(self) -> Any:
-        """torch's tree of event objects.
+        """torch's tree of event objects: those that are in no other one."""
+        if self._results is not None:
+            return self._results.experimental_event_tree()
+        from kinetoscope.collect.engines.event_objects import event_nodes
 
-        Raises:
-            StateError: torch did not make them.
-        """
-        return self._objects("experimental_event_tree")()
-
-    def _objects(self, call: str) -> Any:
-        if self._why_no_objects:
-            raise StateError(
-                f"prof.profiler.kineto_results.{call}() needs event objects, which {self._why_no_objects} use "
-                "install(engine='kineto') if you cannot change the program. prof.events() and prof.trace.table('spans'), "
-                "with its column `parent`, have the same data."
-            )
-        return getattr(self._results, call)
+        return event_nodes(self._trace())
 
 
 Tables = dict[str, dict[str, Any]]

@@ -902,8 +902,7 @@ class _KinetoProfile:
         """torch's attribute of this name: None before the first cycle, then an object with the last cycle's results.
 
         With `engine="kineto"` it is torch's own `torch.autograd.profiler.profile`. With the native engine it is an object
-        with the same methods, computed from our trace; methods that need torch's collector, such as
-        `kineto_results.experimental_event_tree()`, raise StateError.
+        with the same methods, computed from our trace, `kineto_results.experimental_event_tree()` among them.
         """
         if self._stopwatch.stats is None:
             return None
@@ -938,8 +937,7 @@ class ProfilerApi:
             return None
         from kinetoscope.collect.engines.kineto_recording import ResultsApi
 
-        why = "only torch's own collector makes: pass engine='kineto' to the session, or"
-        return ResultsApi(lambda: self._session.trace, None, why)
+        return ResultsApi(lambda: self._session.trace)
 
     def __getattr__(self, name: str) -> Any:
         """Look up other attributes of torch's object: first in `_COMPUTED`, then in the session, then in its list of events."""
