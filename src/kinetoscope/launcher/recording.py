@@ -152,9 +152,7 @@ class ProgramRecording:
     def end(self, ended: str) -> Trace | None:
         """Close the recording and return its trace; None if nothing was recorded."""
         self.stop()
-        if self._session is None:
-            return None
-        if self.state is not SessionState.ENDED:
+        if self._session is None or self.state is not SessionState.ENDED:
             return None
         self._session.add_metadata_json("program", self.description(ended))
         from kinetoscope.combine.extend import extend

@@ -8,6 +8,7 @@ session are stored in the recording under keys of its own, so that they survive 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -172,9 +173,8 @@ class Subscription:
 
     def note_window(self) -> None:
         """Write the session's window, pauses and flags to the recording; a start of 0 is that of the recording."""
-        numbers = [int(self.what), *(self.begin or [0] * POSITION_NUMBERS), self._to_tick]
-        for pause in self._pauses:
-            numbers += pause
+        begin = self.begin or [0] * POSITION_NUMBERS
+        numbers = [int(self.what), *begin, self._to_tick, *itertools.chain(*self._pauses)]
         self.recorder.add_info({f"{_KEY}{self.number}": json.dumps(numbers)})
 
 

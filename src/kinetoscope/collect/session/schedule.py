@@ -51,9 +51,7 @@ class Schedule:
         if self.skip_first_wait:
             position += self.wait
         cycle, position = divmod(position, self.wait + self.warmup + self.active)
-        if self.repeat and cycle >= self.repeat:
-            return ProfilerAction.NONE
-        if position < self.wait:
+        if (self.repeat and cycle >= self.repeat) or position < self.wait:
             return ProfilerAction.NONE
         if position < self.wait + self.warmup:
             return ProfilerAction.WARMUP

@@ -491,10 +491,8 @@ def _count(value: Any) -> int:
     """The number of elements of one or several tensors, with dynamic sizes as at compile time."""
     if isinstance(value, (list, tuple)):
         return sum(_count(part) for part in value)
-    count = 1
-    for size in getattr(value, "shape", (0,)):
-        count *= size if isinstance(size, int) else int(size.node.hint or 1)
-    return count
+    shape = getattr(value, "shape", (0,))
+    return math.prod(size if isinstance(size, int) else int(size.node.hint or 1) for size in shape)
 
 
 def _qualified(file: str, line: int, function: str) -> str:
