@@ -195,7 +195,11 @@ Sampler::~Sampler() {
   for (auto& [number, known] : known_threads_) close_files_of(known);
 }
 
-void Sampler::skip_round() { since_tick_ = read_tick(); }
+void Sampler::skip_round() {
+  since_tick_ = read_tick();
+  // Else the next sample says that all the waiting until then was in its own period.
+  for (auto& [number, known] : known_threads_) known.times = {};
+}
 
 void Sampler::round(const std::atomic<bool>& leave) {
   ++rounds_;

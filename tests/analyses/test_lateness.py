@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from kinetoscope.analyses.lateness import late_part, late_ranks, less_waiting
+from kinetoscope.analyses.lateness import OWN_PARTS, LateRank, late_line, late_part, late_ranks, less_waiting
+from kinetoscope.analyses.loop import SourceLine
 
 STEP_NS = 10_000_000
 
@@ -82,3 +83,48 @@ def test_a_rank_without_a_core_is_late_by_that_whatever_else_takes_longer():
     assert late_part(more_ns, 1_000) == "processor_wait"
     assert late_part({**more_ns, "processor_wait": 200}, 1_000) == "data_wait"
     assert late_part({"compute": 50, "host_wait": -900}, 1_000) is None
+
+
+def named_by_work(input_ns, *, wait_less_ns, seed, ranks=8, steps=12):
+    """The ranks named on a busy machine, where waits vary by half a step: what each takes longer for its input, and by how much less it waits."""
+    varies = np.random.default_rng(seed)
+    row, step = (places.ravel() for places in np.indices((ranks, steps)))
+    late_ns = varies.normal(0, STEP_NS / 5, ranks * steps) + np.array(wait_less_ns)[row]
+    parts_ns = {part: varies.normal(1_000_000, 20_000, ranks * steps) for part in OWN_PARTS}
+    parts_ns["data_wait"] += np.array(input_ns)[row]
+    work = {part: (row, values.astype(np.int64)) for part, values in parts_ns.items()}
+    order = np.lexsort((row, step))
+    late = (row[order], step[order], late_ns[order].astype(np.int64))
+    found = late_ranks(*late, np.full(ranks, STEP_NS), work)
+    return [(one.row, one.part) for one in found if one.persistent]
+
+
+def test_a_rank_whose_own_work_takes_longer_is_named_where_waits_vary_too_much():
+    late = [0, 0, 0, 2_500_000, 0, 0, 0, 0]
+    named_ranks = [named_by_work(late, wait_less_ns=late, seed=seed) for seed in range(20)]
+    assert named_ranks.count([(3, "data_wait")]) >= 19
+
+
+def test_longer_work_that_nobody_waits_for_makes_no_rank_late():
+    more = [0, 0, 0, 3_000_000, 0, 0, 0, 0]
+    for seed in range(20):
+        assert named_by_work(more, wait_less_ns=[-value for value in more], seed=seed) == []
+
+
+def test_ranks_that_only_vary_are_not_named():
+    assert [named_by_work([0] * 8, wait_less_ns=[0] * 8, seed=seed) for seed in range(100)].count([]) >= 99
+
+
+def test_few_steps_say_nothing_of_own_work():
+    late = [0, 3_000_000]
+    assert named_by_work(late, wait_less_ns=late, seed=1, ranks=2, steps=5) == []
+
+
+def test_the_line_is_the_one_that_takes_longer_than_on_other_ranks():
+    loads, works = SourceLine("train.py", 3, "train"), SourceLine("train.py", 5, "train")
+    usual = {(works, "compute_ns"): 50_000_000.0, (loads, "data_wait_ns"): 2_000_000.0}
+    of_ranks = [usual, usual | {(loads, "data_wait_ns"): 5_000_000.0, (works, "host_wait_ns"): 9e6}, usual]
+    late = LateRank(1, 3_000_000, 9.0, persistent=True, part="data_wait")
+    assert late_line(of_ranks, late) == loads
+    # No line explains it.
+    assert not late_line([usual] * 3, LateRank(1, 3_000_000, 9.0, persistent=True, part="data_wait"))

@@ -7,6 +7,7 @@ __all__ = [
     "flame",
     "health",
     "lateness",
+    "line_tree",
     "loop",
     "meetings",
     "overview",

@@ -7,14 +7,21 @@ is named only if it is late in so many of the steps that chance seldom does that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Mask, Rows, ends_run
 
+OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
+"""A rank's own work before it arrives at a collective; the rest of a step is waiting, including for other ranks."""
+PROCESSOR_WAIT, _ON_PROCESSOR = "processor_wait", ("compute", "host_wait")
+NETWORK, PART_OF_NETWORK = "network", "communication"
+"""What makes a rank late whose transfers take longer, and the part of a step that has them."""
 FALSE_ALARMS = 0.01
 """So many jobs without a straggler may have one rank named, by chance."""
 BY_CHANCE = 0.005
@@ -23,11 +30,17 @@ LEAST_SCORE = 5.0
 """A single step in which a rank is late lies so many standard deviations from those of the others."""
 LEAST_LATE_PERCENT = 1.0
 """A late rank has to delay the others by at least this share of a step."""
+LEAST_WORK_PERCENT, LEAST_WAITED = 2.0, 0.3
+"""A rank is late by a part of the step that takes it so much longer, as a share of the step, if it waits so much of that less for the others."""
+FEWEST_OF_WORK = 6
+"""A rank is not late by a part of its steps if fewer steps are known of it, or of another one."""
 MUCH_MORE = 3.0
 """One that is late at times only costs so many times as much as any other rank: else it is the job that is irregular."""
 PARTS_OF_RECORDING = 3
 # A part that takes less than this share of a rank's lateness longer does not explain it; waiting for a core that takes this share does.
 _LEAST_PART, _EXPLAINS = 0.1, 0.5
+# A line takes at least this part of the lateness longer than on the median of the other ranks, or it does not explain it.
+_LEAST_OF_LINE = 0.25
 # Of a step: a smaller spread would make a straggler of whom a microsecond sets apart.
 _FLOOR = 0.001
 # The median absolute deviation of a normal distribution, times this, is its standard deviation.
@@ -43,12 +56,20 @@ class LateRank:
         late_ns: How long it holds up the others in a step, of those in which it does.
         score: How far this lies from the others, in standard deviations.
         persistent: Whether it is late in most steps.
+        part: What makes it late, see `late_part`.
+        more_ns: How much longer that takes it in a step than the median of the other ranks.
     """
 
     row: int
     late_ns: int
     score: float
     persistent: bool
+    part: str | None = None
+    more_ns: int = 0
+
+
+Work = Mapping[str, tuple[Rows, Rows]]
+"""What makes ranks late: for each part of a step the row of the rank and the time of each step, the steps of a rank in order."""
 
 
 def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Rows]:
@@ -75,17 +96,38 @@ def less_waiting(row: Rows, step: Rows, waited_ns: Rows) -> tuple[Rows, Rows, Ro
     return row, step, middle // 2 - waited[several]
 
 
-def late_ranks(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:
+def late_ranks(
+    row: Rows, step: Rows, late_ns: Rows, step_ns: Rows, work: Work | None = None
+) -> list[LateRank]:
     """Return the ranks for which the others wait, the worst first: those that are late in most steps or, without any, one that is at times.
+
+    A rank is late in most steps by how little it waits, or by a part of the step that takes it longer than all others, if it waits less, too. On a
+    machine that is busy, waits vary far more than what ranks do themselves.
 
     Args:
         row: The row of the rank of each value, as `less_waiting` returns them.
         step: Its step.
         late_ns: How long it held up the others.
         step_ns: How long a step takes, for each row.
+        work: What the ranks do themselves; None where that is not to be looked at.
     """
-    late = _usually_late(row, step, late_ns, step_ns) or _late_at_times(row, step, late_ns, step_ns)
-    return sorted(late, key=lambda rank: -rank.late_ns)
+    late = _late_by_work(row, late_ns, step_ns, work) if work and len(row) else []
+    by_work = {rank.row for rank in late}
+    late += [rank for rank in _usually_late(row, step, late_ns, step_ns) if rank.row not in by_work]
+    late = late or _late_at_times(row, step, late_ns, step_ns)
+    return [_with_part(rank, work or {}) for rank in sorted(late, key=lambda rank: -rank.late_ns)]
+
+
+def _with_part(late: LateRank, work: Work) -> LateRank:
+    more_ns = {}
+    for part, (rows, values) in work.items():
+        if (rows == late.row).any() and (rows != late.row).any():
+            medians = [np.median(values[rows == rank]) for rank in np.unique(rows[rows != late.row])]
+            more_ns[part] = int(np.median(values[rows == late.row]) - np.median(medians))
+    # What a rank does itself varies less than how long it waits.
+    own_ns = sum(more for part, more in more_ns.items() if part != NETWORK)
+    cause = late_part(more_ns, own_ns if late.more_ns and own_ns > 0 else late.late_ns)
+    return replace(late, part=cause, more_ns=more_ns[cause] if cause else max([0, *more_ns.values()]))
 
 
 def latest_in(row: Rows, step: Rows, late_ns: Rows, rows: int) -> Rows:
@@ -104,16 +146,72 @@ def late_part(more_ns: Mapping[str, int], late_ns: int) -> str | None:
         more_ns: How much longer each part of a step takes it, by the names of the parts.
         late_ns: How late it is in a step.
     """
-    if more_ns.get("processor_wait", 0) >= _EXPLAINS * late_ns:
-        return "processor_wait"
+    if more_ns.get(PROCESSOR_WAIT, 0) >= _EXPLAINS * late_ns:
+        return PROCESSOR_WAIT
     longer = [name for name, more in more_ns.items() if more > 0 and more >= _LEAST_PART * late_ns]
     return min(longer, key=lambda name: abs(more_ns[name] - late_ns), default=None)
+
+
+def late_line(of_ranks: Sequence[Mapping[tuple[SourceLine, str], float]], late: LateRank) -> SourceLine:
+    """The line of the program that takes a rank longest, compared with the median of the others; none where no line explains it.
+
+    Args:
+        of_ranks: For each rank what its lines take in a step, by the line and the part of the step.
+        late: The rank that is late.
+    """
+    part = f"{PART_OF_NETWORK if late.part == NETWORK else late.part}_ns"
+    of_other_ranks = [times for row, times in enumerate(of_ranks) if row != late.row]
+    more_ns = {
+        line: time_ns - median([times.get((line, part), 0) for times in of_other_ranks])
+        for (line, of_part), time_ns in of_ranks[late.row].items()
+        if of_part == part
+    }
+    worst = max(more_ns, key=lambda line: more_ns[line], default=SourceLine())
+    return worst if more_ns.get(worst, 0) >= _LEAST_OF_LINE * late.late_ns else SourceLine()
 
 
 def middle(values: Rows) -> tuple[float, float]:
     """The median of some values, and their robust standard deviation."""
     median = float(np.median(values))
     return median, _TO_DEVIATION * float(np.median(np.abs(values - median)))
+
+
+def _late_by_work(row: Rows, late_ns: Rows, step_ns: Rows, work: Work) -> list[LateRank]:
+    """The ranks that a part of the step takes clearly longer than the others, in each third of their steps, and that wait less for these."""
+    clearest: dict[int, LateRank] = {}
+    # Where a thread had no core is known to ten milliseconds only, the sum of both exactly.
+    sums = [(work[part][0], work[part][1] + work[PROCESSOR_WAIT][1]) for part in _ON_PROCESSOR]
+    for rows, values in (*work.values(), *sums):
+        of_ranks = {rank: values[rows == rank] for rank in np.unique(rows).tolist()}
+        if len(of_ranks) < 2 or min(map(len, of_ranks.values())) < FEWEST_OF_WORK:
+            continue
+        least_score = math.sqrt(2 * math.log(len(of_ranks) * len(work) / FALSE_ALARMS))
+        errors = {rank: 1.2533 * middle(times)[1] / math.sqrt(len(times)) for rank, times in of_ranks.items()}
+        for rank, times in of_ranks.items():
+            usual, spread = middle(
+                np.array([np.median(of_ranks[other]) for other in of_ranks if other != rank])
+            )
+            more, less = float(np.median(times)) - usual, late_ns[row == rank]
+            less_ns, varies_ns = middle(less) if len(less) else (-math.inf, 0.0)
+            less_error = 1.2533 * varies_ns / math.sqrt(max(len(less), 1))
+            # A few steps may be alike by chance.
+            usual_error = median([errors[other] for other in of_ranks if other != rank])
+            error = math.hypot(max(errors[rank], usual_error), usual_error)
+            score = more / max(spread, error, _FLOOR * float(step_ns[rank]), 1.0)
+            if (
+                score >= max(least_score, clearest[rank].score if rank in clearest else 0.0)
+                and more >= 0.01 * LEAST_WORK_PERCENT * step_ns[rank]
+                and less_ns + less_error >= LEAST_WAITED * more
+                and all(
+                    np.median(third) - usual >= more / 3
+                    for third in np.array_split(times, PARTS_OF_RECORDING)
+                )
+            ):
+                # Where waits vary, the work itself says best how late it is.
+                is_same = abs(less_ns - more) <= 2 * less_error
+                late = int(more if is_same else max(less_ns, 1.0))
+                clearest[rank] = LateRank(rank, late, score, persistent=True, more_ns=int(more))
+    return [*clearest.values()]
 
 
 def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:

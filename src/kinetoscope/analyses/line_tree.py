@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
+from kinetoscope.ledger.parts import REQUEST_PARTS, part_of_cells
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows
@@ -171,15 +173,15 @@ def _times(
     )
     by_node = Groups.cells(np.array(node_of_stack)[stack_of_row], part, (len(nodes), 3))
     times_ns = np.array(by_node.sums(cells.time_ns[rows]))
-    _add_loading(ledger, times_ns, node_of_stack)
+    _add_loading(ledger, times_ns[:, 2], node_of_stack)
     # What is called comes after its callers.
     for number in range(len(nodes) - 1, 0, -1):
         times_ns[nodes[number].caller] += times_ns[number]
     return times_ns
 
 
-def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]) -> None:
-    """Add the wait for data to the lines where samples of the thread are meanwhile or, without any, to those that ask loaders for batches."""
+def _add_loading(ledger: ProcessLedger, waits_ns: Rows, node_of_stack: list[int]) -> None:
+    """Add the wait for data to that of the lines where samples of the thread are meanwhile or, without any, to those that ask loaders for batches."""
     trace, cells = ledger.trace, ledger.cells
     spans, samples = trace.columns("spans"), trace.columns("samples")
     is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
@@ -192,9 +194,29 @@ def _add_loading(ledger: ProcessLedger, times_ns: Rows, node_of_stack: list[int]
         waits = loading_spans(trace).waits
         waits = waits[spans["thread"][waits] == ledger.thread]
         stack, part = span_stacks(trace)[waits], spans["duration_ns"][waits]
-    by_node = Groups(np.array(node_of_stack)[stack], len(times_ns)).sums(part)
+    by_node = Groups(np.array(node_of_stack)[stack], len(waits_ns)).sums(part)
     loading_ns = int(cells.time_ns[is_loading].sum())
-    times_ns[:, 2] += (loading_ns / max(int(part.sum()), 1) * by_node).astype(np.int64)
+    waits_ns += (loading_ns / max(int(part.sum()), 1) * by_node).astype(np.int64)
+
+
+def times_of_lines(ledger: ProcessLedger) -> dict[tuple[SourceLine, str], int]:
+    """What each line of the program takes itself in the units that count, without the lines under it: by the line and the part of the unit."""
+    nodes, node_of_stack = line_nodes(ledger.trace)
+    rows, stack_of_row = stacks_of_cells(ledger)
+    by_node = Groups.cells(
+        np.array(node_of_stack)[stack_of_row],
+        part_of_cells(ledger)[rows],
+        (len(nodes), len(REQUEST_PARTS)),
+    )
+    times_ns = np.array(by_node.sums(ledger.cells.time_ns[rows]))
+    _add_loading(ledger, times_ns[:, REQUEST_PARTS.index("data_wait_ns")], node_of_stack)
+    _, first = line_groups(ledger.trace)
+    of_lines: dict[tuple[SourceLine, str], int] = defaultdict(int)
+    # The first one is what no line of the program has called.
+    for number, part in zip(*np.nonzero(times_ns[1:]), strict=True):
+        line = SourceLine(*source_line(ledger.trace, int(first[nodes[number + 1].line])))
+        of_lines[line, REQUEST_PARTS[part]] += int(times_ns[number + 1, part])
+    return of_lines
 
 
 def _packages(

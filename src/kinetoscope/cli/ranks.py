@@ -55,13 +55,17 @@ def command(
 ) -> None:
     """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
-    SUMMARIES are files of `kinetoscope summarize`, or folders of them.
+    SUMMARIES are files of `kinetoscope summarize`, or folders of them. It may also be a job that is left on: the id of a process, the name of the job or its folder; then the last
+    steps of its ranks are compared.
     """
     from kinetoscope.analyses.findings import as_dict, finding_blocks
     from kinetoscope.display.arrow_text import json_rows, print_csv, print_table
     from kinetoscope.display.blocks import GAP, Paragraph
     from kinetoscope.display.lines import print_blocks
     from kinetoscope.display.sentence import kinds_in_words
+    from kinetoscope.flight.control.client import ranks_left_on
+    from kinetoscope.flight.settings import folder_of_jobs
+    from kinetoscope.flight.slow_ranks import compared
     from kinetoscope.summaries.job import Job
 
     if html is not None and (as_csv or as_json or name is not None):
@@ -72,7 +76,8 @@ def command(
         raise click.UsageError("--by is only for the table ranks: add --table ranks")
     if as_csv and name is None:
         raise click.UsageError(f"--csv prints one table: add --table {'|'.join(TABLES)}")
-    job = Job.open(*sources)
+    ranks = ranks_left_on(sources[0], folder_of_jobs()) if len(sources) == 1 else []
+    job = compared(ranks[0].attempt) if ranks else Job.open(*sources)
     for note in job.notes:
         echo(note, err=True)
     if html is not None:

@@ -14,7 +14,7 @@ RANK = click.option("--rank", metavar="N", type=int, help="Only this rank.")
 @RANK
 @AS_JSON
 def command(target: str, *, rank: int | None, as_json: bool) -> None:
-    """Show the state of a job whose flight recorder is on: step, overhead, incidents, and a running capture.
+    """Show the state of a job whose flight recorder is on: step, overhead, incidents, a running capture, and ranks for which the others wait.
 
     TARGET is the id of a process, or the name or folder of a job. If the job does not respond,
     its files are read instead.
@@ -22,11 +22,19 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
     from kinetoscope.display.terminal import echo
     from kinetoscope.flight.control.client import targets
     from kinetoscope.flight.settings import folder_of_jobs
+    from kinetoscope.flight.slow_ranks import slow_ranks
     from kinetoscope.model import units
 
-    statuses = [process.status() for process in targets(target, folder_of_jobs(), rank)]
+    processes = targets(target, folder_of_jobs(), rank)
+    late = slow_ranks(processes[0].attempt.rings())
+    statuses = [process.status() for process in processes]
+    # Ranks that hold up the others come first.
+    statuses.sort(key=lambda status: [*late, status[0]["rank"]].index(status[0]["rank"]))
     if as_json:
-        echo_json([{**status, "from_outside": why or None} for status, why in statuses])
+        facts = [
+            {"holds_up": late.get(status["rank"]), "from_outside": why or None} for status, why in statuses
+        ]
+        echo_json([{**status, **more} for (status, _), more in zip(statuses, facts, strict=True)])
         return
     for status, why in statuses:
         parts = [f"{status['job']} rank {status['rank']}: {status['state']}"]
@@ -43,5 +51,7 @@ def command(target: str, *, rank: int | None, as_json: bool) -> None:
         if status["problem"]:
             parts.append(status["problem"])
         echo(", ".join(parts))
+        if status["rank"] in late:
+            echo(f"  {late[status['rank']]}")
         if why:
             echo(f"  read from outside: {why}")

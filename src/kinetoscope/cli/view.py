@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,15 +26,23 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
     """Show traces in the browser, from a server that only this machine can reach. Press Ctrl-C to stop it.
 
     TRACE is a path or URL of a trace, or a folder of summaries (see `kinetoscope summarize`). It may also be a job whose flight recorder is on: the
-    id of a process, the name of the job or its folder; then the rings of its ranks are shown, and followed while it runs. A file that changes, such as the recording of a running program, is read again while
+    id of a process, the name of the job or its folder; then a comparison of its ranks as they are now is shown, and their rings, which are followed while it runs. A file that changes, such as the recording of a running program, is read again while
     the page is open.
     """
+    from kinetoscope.flight.control.client import ranks_left_on
+    from kinetoscope.flight.settings import folder_of_jobs
+    from kinetoscope.flight.slow_ranks import job_of_rings
     from kinetoscope.viewer.server.serve import Viewer, open_browser
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    paths = tuple(target for path in paths for target in _rings_or_trace(path))
-    with Viewer(paths, port, open_trace) as viewer:
+    sources: list[Any] = []
+    for path in paths:
+        ranks = ranks_left_on(path, folder_of_jobs())
+        job = job_of_rings(ranks[0].attempt.rings()) if len(ranks) > 1 else None
+        sources += [job] if job is not None else []
+        sources += [str(rank.files.recording) for rank in ranks] or [path]
+    with Viewer(sources, port, open_trace) as viewer:
         for problem in viewer.problems:
             echo(f"kinetoscope: {problem}", err=True)
         echo(viewer.address)
@@ -52,20 +59,3 @@ def command(paths: tuple[str, ...], *, port: int | None, browser: bool) -> None:
 
 def _end(number: int, _frame: Any) -> None:
     sys.exit(128 + number)
-
-
-def _rings_or_trace(path: str) -> list[str]:
-    from kinetoscope.flight.control.client import targets
-    from kinetoscope.flight.jobs import attempts_in
-    from kinetoscope.flight.settings import folder_of_jobs
-
-    base, folder = folder_of_jobs(), Path(path)
-    if folder.is_dir():
-        is_job = bool(attempts_in(folder))
-    else:
-        is_job = not folder.exists() and (
-            path.isdecimal() or (folder.name == path and (base / path).is_dir())
-        )
-    if not is_job:
-        return [path]
-    return [str(rank_target.files.recording) for rank_target in targets(path, base)]

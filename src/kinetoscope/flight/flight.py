@@ -456,6 +456,7 @@ class FlightRecorder:
             (lambda: self._incident("exit", {"what": "SIGTERM"}, ends=True)) if "exit" in on else None,
             self._exits if on & {"crash", "oom", "exit", "hang"} else None,
             self._becomes_another,
+            self._ends_at_once,
         )
         self._endings.watch()
         if "oom" in on:
@@ -845,6 +846,14 @@ class FlightRecorder:
         """Note that the program ends well because another one takes its place, or that this failed."""
         if self._log is not None:
             self._log.stop(stopped=becomes)
+
+    def _ends_at_once(self, code: int) -> None:
+        """Note an `os._exit`, which leaves no time to copy the ring. Another thread may hold our lock."""
+        if self._log is not None and code == 0:
+            self._log.stop()
+        elif self._log is not None and not self._incidents.uncopied:
+            facts = {"reason": "exit", "rank": self._rank, "step": self._count.number, "time_s": time.time()}
+            self._log.note_end(facts | {"what": f"os._exit({code}) at {sight_of_exception(None).line}"})
 
     def _device_memory_ran_out(self, what: str) -> None:
         """Keep what led to it. The program may catch the exception that follows; if not, that ends it by the same incident."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope._errors import ArgumentError
+from kinetoscope.flight import deaths
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, time_of
 from kinetoscope.flight.live_stacks import state_letter
 from kinetoscope.flight.settings import default_folder
@@ -51,6 +52,7 @@ class RankFiles:
         facts: What it wrote about the incident; empty for a ring.
         state: What its process does now.
         changed_s: When it last wrote, in seconds since 1970.
+        death: How its process ended, if another rank has noted that.
     """
 
     rank: int
@@ -59,10 +61,13 @@ class RankFiles:
     facts: dict[str, Any]
     state: str
     changed_s: float
+    death: deaths.Death | None = None
 
     @property
     def process(self) -> int | None:
         """The id of its process, if known."""
+        if self.log is None and self.death is not None:
+            return self.death.process
         return self.log.process if self.log is not None else self.facts.get("process")
 
 
@@ -196,7 +201,11 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
             # There was no room for its file.
             facts = facts_of_end(log)
         state = ENDED if now_ns is None else state_of(log, now_ns)
-        ranks.append(RankFiles(number, recording, log, facts, state, _changed_s(recording)))
+        death = deaths.noted_death(recording.with_suffix(deaths.SUFFIX), log.process if log else None)
+        if death is not None and (state == GONE or log is None):
+            state = GONE
+        changed_s = _changed_s(recording) or (death.time_s if death is not None else 0.0)
+        ranks.append(RankFiles(number, recording, log, facts, state, changed_s, death))
     return ranks
 
 
@@ -208,7 +217,8 @@ def forget_ended(attempt: Attempt, own_rank: int) -> bool:
         return False
     for ring in rings:
         if ring.state == ENDED:
-            ring.recording.with_suffix(SUFFIX).unlink(missing_ok=True)
+            for suffix in (SUFFIX, deaths.SUFFIX):
+                ring.recording.with_suffix(suffix).unlink(missing_ok=True)
     return True
 
 

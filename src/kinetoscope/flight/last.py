@@ -20,6 +20,7 @@ from kinetoscope.flight.budget import MOST_TOGETHER
 from kinetoscope.flight.incidents import INCIDENTS, time_of
 from kinetoscope.flight.live_stacks import CRASHED, Sight, program_line, sight
 from kinetoscope.flight.ring_stacks import last_sample, opened_ring, stack_lines
+from kinetoscope.flight.slow_ranks import slow_ranks
 from kinetoscope.flight.step_log import StepLog
 from kinetoscope.flight.unclean_exits import end_text, has_exit_note, last_seen_s
 from kinetoscope.model import units
@@ -71,6 +72,7 @@ class RankPlace:
         call: What its process said of that collective: its number in the group and its shape, and what the process does, see `hangs.judge`.
         is_new_line: Whether the recorded steps before have no collective of that line, but of others.
         part: In a hang, `holds up` of a rank that others wait for, and `waits` of those.
+        holds_up: In words, for how long the other ranks of a job that runs wait for it, and why; empty if they do not.
         steps: In words, how the last steps differ from those before; empty if there are too few.
         memory: In words, the memory and its trend; empty if unknown.
         overhead: In words, what recording cost; empty if unknown.
@@ -101,6 +103,7 @@ class RankPlace:
     host: str = ""
     is_new_line: bool = False
     part: str = ""
+    holds_up: str = ""
     steps: str = ""
     memory: str = ""
     overhead: str = ""
@@ -173,7 +176,7 @@ class LastEvent:
                 where = f"{first.collective} at {first.line}, in step {first.step}"
                 lines.append(f"{_rank_list(same)}: in {where} for {_time(first.in_step_s)}")
                 continue
-            lines += _lines_of(first)
+            lines += _lines_of(first, self.sentence)
             if len(same) > 1:
                 ranks = units.ranges([rank.rank for rank in same[1:]])
                 lines.append(f"  at the same place: {units.count(len(same) - 1, 'more rank')}, {ranks}")
@@ -338,12 +341,18 @@ def _of_rings(
     present = {ring.rank for ring in rings}
     statuses = _places(rings, now_ns) + _places([rank for rank in ranks if rank.rank not in present], None)
     of_kind = [status for status in statuses if status.state == (jobs.HANGS if reason == "hang" else reason)]
+    late = slow_ranks(rings, now_ns) if reason == jobs.RUNS else {}
+    of_kind.sort(key=lambda status: [*late, status.rank].index(status.rank))
+    for status in of_kind:
+        status.holds_up = late.get(status.rank, "")
     statuses = [*of_kind, *(status for status in statuses if status not in of_kind)]
     numbers = _ranks_text([status.rank for status in of_kind], len(statuses))
     first = of_kind[0]
     if reason == jobs.GONE:
         ring = next(ring for ring in rings if ring.rank == first.rank)
-        sentence = f"{numbers} {end_text(first.step, ring.log)}; last seen at {_date(last_seen_s(ring))}"
+        sentence = (
+            f"{numbers} {end_text(first.step, ring.log, ring.death)}; last seen at {_date(last_seen_s(ring))}"
+        )
         sentence += _consequences([rank for rank in failures if rank.rank not in present])
         waiting = [status for status in statuses if status.state == jobs.HANGS]
         sentence += f"; {_rank_list(waiting)} hang" if waiting else ""
@@ -358,6 +367,7 @@ def _of_rings(
             where = f"in step {first.step}" if first.step is not None else _in_no_step(first.last_step)
             where += f" for {_time(first.in_step_s)}, far longer than usual" if first.is_stuck else ""
             sentence = f"{numbers} {'runs' if len(of_kind) == 1 else 'run'}, {where}"
+            sentence += f". {first.holds_up}" if first.holds_up else ""
     changed_s, earlier = max(ring.changed_s for ring in rings), len(attempt.incidents())
     return LastEvent(attempt.name, reason, sentence, changed_s, str(attempt.folder), statuses, earlier)
 
@@ -478,7 +488,7 @@ def _places(ranks: Sequence[jobs.RankFiles], now_ns: int | None) -> list[RankPla
 
 # What ranks that are at the same place have in common.
 _where = attrgetter(
-    "state", "step", "last_step", "operator", "module", "line", "thread_state", "sampled_step", "collective", "what", "problem", "part"
+    "state", "step", "last_step", "operator", "module", "line", "thread_state", "sampled_step", "collective", "what", "problem", "part", "holds_up"
 )  # fmt: skip
 
 
@@ -652,7 +662,8 @@ def _memory(readings: Sequence[tuple[int, int]]) -> str:
     )
 
 
-def _lines_of(status: RankPlace) -> list[str]:
+def _lines_of(status: RankPlace, sentence: str) -> list[str]:
+    """A rank as lines of text, without what the sentence of the event says of it."""
     head = f"rank {status.rank}{f' on {status.host}' if status.host else ''}"
     head += f"{', dead' if status.state == jobs.GONE else ''}: "
     head += f"in step {status.step:,}" if status.step is not None else _in_no_step(status.last_step)
@@ -679,6 +690,7 @@ def _lines_of(status: RankPlace) -> list[str]:
             f"  last sample, {_time(status.age_s)} before the process was last seen{step}: {', '.join(sampled)}"
         )
     lines += [f"  {text}" for text in (*status.workers, *status.may_wait_for)]
+    lines += [f"  {status.holds_up}"] if status.holds_up and status.holds_up not in sentence else []
     overhead = f"overhead {status.overhead}" if status.overhead else ""
     lines += [f"  {text}" for text in (status.steps, status.memory, overhead) if text]
     if status.problem:

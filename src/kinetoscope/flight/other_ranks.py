@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kinetoscope.collect import JobStore, is_distributed, rank_count
+from kinetoscope.flight.deaths import DeathWatch
 from kinetoscope.flight.incidents import INCIDENTS, incident_folders, rank_name, time_of
 from kinetoscope.flight.jobs import GONE, HANGS, RUNS, Attempt, RankFiles, first_failure, incident_ranks
 from kinetoscope.flight.live_stacks import sight
@@ -72,12 +73,16 @@ class OtherRanks:
     _to_tell: list[dict[str, Any]] = field(default_factory=list, init=False)
     # The folders of incidents whose ranks are still to be listed, and when.
     _due_s: dict[Path, float] = field(default_factory=dict, init=False)
+    _deaths: DeathWatch = field(init=False)
+    # The logs of ranks, by their inodes.
+    _logs: dict[Path, int] = field(default_factory=dict, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin to look; incidents that are there already are not followed."""
+        self._deaths = DeathWatch(self.attempt)
         self._known = {incident.name for incident in incident_folders(self.attempt)}
         self._thread = threading.Thread(target=self._run, name="kinetoscope-ranks", daemon=True)
         self._thread.start()
@@ -101,6 +106,7 @@ class OtherRanks:
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_TIMEOUT_S)
+            self._deaths.close()
         for incident in list(self._due_s):
             with suppress(OSError):
                 list_ranks(self.attempt, incident, self.rank)
@@ -112,9 +118,17 @@ class OtherRanks:
             if self._stopping:
                 return
             # Whatever fails is tried again at the next look; the job has to go on.
-            for look in (self._look_in_folder, self._look_in_store, self._list_due):
+            for look in (self._look_for_deaths, self._look_in_folder, self._look_in_store, self._list_due):
                 with suppress(Exception):
                     look()
+
+    def _look_for_deaths(self) -> None:
+        logs = {path: path.stat().st_ino for path in self.attempt.glob(f"rank*{SUFFIX}")}
+        # Their contents, only where one is new.
+        rings = Attempt(self.attempt).rings() if logs != self._logs else []
+        self._logs = logs
+        of_here = [ring for ring in rings if ring.log is not None and ring.log.is_of_here]
+        self._deaths.look({ring.rank: ring.process or 0 for ring in of_here if ring.rank != self.rank})
 
     def _look_in_folder(self) -> None:
         for incident in incident_folders(self.attempt):
@@ -240,7 +254,11 @@ def _copy_from_outside(ring: RankFiles, incident: Path, first: Mapping[str, Any]
     facts: dict[str, Any] = {"rank": ring.rank, "process": ring.process, "answered": False}
     if ring.state == GONE:
         step = log.number if log is not None and log.number >= 0 else None
-        facts |= {"reason": GONE, "time_s": last_seen_s(ring), "what": f"the process {end_text(step, log)}"}
+        facts |= {
+            "reason": GONE,
+            "time_s": last_seen_s(ring),
+            "what": f"the process {end_text(step, log, ring.death)}",
+        }
     else:
         facts |= {
             "reason": first.get("reason", "hang"),

@@ -15,14 +15,18 @@ from kinetoscope.flight.step_log import StepLog
 from kinetoscope.model.names import source_line, stack_frames
 from kinetoscope.model.rows import StackRow
 from kinetoscope.model.schema import SAMPLE_STATES, SAMPLE_WAITS
-from kinetoscope.storage.recording_parts import clone
+from kinetoscope.storage.recording_parts import clone, keep_from
 from kinetoscope.trace import Trace
 from kinetoscope.trace import open as open_trace
 
 
 @contextmanager
-def opened_ring(ring: Path) -> Iterator[Trace]:
+def opened_ring(ring: Path, from_ns: int | None = None) -> Iterator[Trace]:
     """Open a ring as it is at this moment; its process may go on writing, which does not matter.
+
+    Args:
+        ring: The ring.
+        from_ns: What had ended before, by the monotonic clock, is left out; None for all of it.
 
     Raises:
         FormatError: The file is not a recording, or its version is not supported.
@@ -31,6 +35,10 @@ def opened_ring(ring: Path) -> Iterator[Trace]:
     with tempfile.TemporaryDirectory(prefix="kinetoscope-ring-") as scratch:
         copy = Path(scratch, ring.name)
         clone(ring, copy)
+        if from_ns is not None:
+            with open_trace(copy) as trace:
+                zero_ns = trace.run_info.start_monotonic_ns or 0
+            keep_from(copy, max(from_ns - zero_ns, 0))
         with open_trace(copy) as trace:
             yield trace
 

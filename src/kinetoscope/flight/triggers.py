@@ -185,12 +185,14 @@ class Endings:
         on_code: Called by `sys.exit` on the main thread with its argument, and the exception that is being handled. Whether the program
             ends by it is not known yet.
         on_exec: Called with True before another program takes the place of this one, and with False if that failed.
+        on_hard_exit: Called with the code before `os._exit` ends the program, on whatever thread.
     """
 
     on_exception: Callable[[BaseException], object] | None
     on_exit: Callable[[], object] | None
     on_code: Callable[[object, BaseException | None], object] | None = None
     on_exec: Callable[[bool], object] | None = None
+    on_hard_exit: Callable[[int], object] | None = None
     _process: int = field(default_factory=os.getpid, init=False)
     _handler: Any = field(default=None, init=False)
     _replaced: Replacements = field(default_factory=Replacements, init=False)
@@ -205,6 +207,8 @@ class Endings:
             # The other functions of this family call these.
             for name in ("execv", "execve"):
                 self._replaced.put(os, name, partial(self._exec, getattr(os, name)))
+        if self.on_hard_exit is not None:
+            self._replaced.put(os, "_exit", partial(self._hard_exit, os._exit))
         if self.on_exit is None or threading.current_thread() is not threading.main_thread():
             return
         before = signal.getsignal(signal.SIGTERM)
@@ -219,7 +223,7 @@ class Endings:
         on_main = threading.current_thread() is threading.main_thread()
         if self._handler is not None and on_main and signal.getsignal(signal.SIGTERM) == self._ends_by_signal:
             signal.signal(signal.SIGTERM, self._handler)
-        self.on_exception = self.on_exit = self.on_code = self.on_exec = None
+        self.on_exception = self.on_exit = self.on_code = self.on_exec = self.on_hard_exit = None
 
     def _tell(self, call: Callable[..., object] | None, *arguments: object) -> None:
         """Call a function if it is to be told, and this is no child of the process that watches."""
@@ -240,6 +244,12 @@ class Endings:
             return call(*arguments, **named)
         finally:
             self._tell(tell, False)
+
+    def _hard_exit(self, call: Callable[[int], NoReturn], status: int) -> NoReturn:
+        """In place of `os._exit`: tell of its code."""
+        with suppress(Exception):
+            self._tell(self.on_hard_exit, status)
+        call(status)
 
     def _ends_by_exception(
         self,

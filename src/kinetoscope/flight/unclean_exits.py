@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kinetoscope.flight.deaths import SUFFIX as DEATH_SUFFIX
+from kinetoscope.flight.deaths import Death, death_of
 from kinetoscope.flight.incidents import Incidents
 from kinetoscope.flight.jobs import GONE, Attempt, RankFiles, attempts_in, facts_of_end, incident_ranks
 from kinetoscope.flight.step_log import SUFFIX, StepLog
@@ -71,13 +73,17 @@ def has_exit_note(attempt: Attempt, ring: RankFiles) -> bool:
 def last_seen_s(ring: RankFiles) -> float:
     """When a process was last seen, in seconds since 1970, by its readings of the memory, or by its files."""
     log = ring.log
+    if ring.death is not None:
+        return ring.death.time_s
     if log is None or not log.memory:
         return ring.changed_s
     return time.time() - (time.monotonic_ns() - log.last_seen_ns) / 1e9
 
 
-def end_text(step: int | None, log: StepLog | None) -> str:
+def end_text(step: int | None, log: StepLog | None, death: Death | None = None) -> str:
     """What is known of the end of a process that ended without a word, as the end of a sentence."""
+    if log is None and death is not None:
+        return death.text.format("before it was left on")
     where = "before its first step" if step is None else f"in step {step}"
     if log is not None and log.steps and not log.began_ns:
         where = f"after step {log.steps[-1].number}"
@@ -86,7 +92,10 @@ def end_text(step: int | None, log: StepLog | None) -> str:
     if log is not None and log.signal:
         name = signal.Signals(log.signal).name
         return f"crashed {where} with {name} ({signal.strsignal(log.signal)}) outside of Python"
-    text = f"ended without a word {where}: killed, or crashed outside of Python"
+    if death is None and log is not None and log.is_of_here:
+        death = death_of(log.process)
+    text = "ended without a word {}: killed, or crashed outside of Python" if death is None else death.text
+    text = text.format(where)
     if log is not None and log.memory and log.most_bytes > 0:
         had_bytes = log.memory[-1][1]
         if had_bytes >= _NEARLY_ALL * log.most_bytes:
@@ -102,7 +111,7 @@ def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
     """Move a ring and its log to an incident; nothing if that fails."""
     log, seen_s = ring.log, last_seen_s(ring)
     step = log.number if log is not None and log.number >= 0 else None
-    facts = {"step": step, "process": ring.process, "what": f"the process {end_text(step, log)}"}
+    facts = {"step": step, "process": ring.process, "what": f"the process {end_text(step, log, ring.death)}"}
     facts |= {} if log is None else facts_of_end(log)
     # Where the process wrote why, but could not copy the ring.
     names = [
@@ -115,6 +124,7 @@ def _keep(attempt: Attempt, ring: RankFiles) -> list[Path]:
     def move(path: Path) -> None:
         with suppress(OSError):
             ring.recording.with_suffix(SUFFIX).rename(path.with_suffix(SUFFIX))
+            ring.recording.with_suffix(DEATH_SUFFIX).unlink(missing_ok=True)
         ring.recording.rename(path)
 
     path = Incidents(attempt.folder, ring.rank, 1, lambda: seen_s).write(

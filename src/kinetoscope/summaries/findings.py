@@ -74,22 +74,28 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     matches: list[Match] = []
     late: list[int] = []
     gained = 0.0
-    for host, ranks, late_ns in late_hosts(sections):
+    for host, ranks, host_late in late_hosts(sections):
         late += ranks
         together = gain_without(sections, late) or 0.0
         gain, gained = together - gained, together
         who = f"the {len(ranks)} ranks of {host} ({', '.join(map(str, ranks[:_MOST_NAMED]))}{', ...' if len(ranks) > _MOST_NAMED else ''})"
-        share = 100.0 * late_ns / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
-        matches.append(late_match(who, ranks[0], share, int(0.01 * max(gain, 0.0) * whole_ns)))
+        share = (
+            100.0
+            * host_late.late_ns
+            / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
+        )
+        gain_ns = int(0.01 * max(gain, 0.0) * whole_ns)
+        matches.append(late_match(who, ranks[0], share, gain_ns, host_late.part, host_late.more_ns))
     rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
     percents = {row["rank"]: gain_without(sections, [row["rank"]]) for row in rows}
     rows.sort(key=lambda row: -(percents[row["rank"]] or 0.0))
     for row in rows:
         # Do not name a rank that is late only because of the ranks already named.
-        together = gain_without(sections, [*late, row["rank"]]) or 0.0
-        if len(matches) == _MOST_STRAGGLERS or (late and together < gained + LEAST_LATE_PERCENT):
+        without = gain_without(sections, [*late, row["rank"]])
+        is_named = late and without is not None and without < gained + LEAST_LATE_PERCENT
+        if len(matches) == _MOST_STRAGGLERS or is_named:
             continue
-        gained = together
+        gained = without or 0.0
         late.append(row["rank"])
         percent = percents[row["rank"]]
         share = row["late_percent"] * (1.0 if row["persistent"] else row["steps_percent"] / 100)
@@ -101,6 +107,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
                 None if percent is None else int(0.01 * percent * whole_ns),
                 row["phase"],
                 row["extra_ns"],
+                row["line"] or "",
                 persistent=bool(row["persistent"]),
             )
         )
@@ -142,7 +149,7 @@ def _slow_link(sections: Sections, whole_ns: int) -> Match | None:
         "transfer": worst["transfer_ns"],
         "times": f"{worst['times_slower']:.1f}",
     }
-    return Match(time_ns=0.01 * worst["extra_percent"] * whole_ns, values=words)
+    return Match(time_ns=0.01 * worst["extra_percent"] * whole_ns, values=words, rank=worst["rank"])
 
 
 def _exposed(sections: Sections, step_ns: int, steps: int) -> Match | None:

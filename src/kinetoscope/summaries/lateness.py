@@ -11,17 +11,22 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from kinetoscope.analyses.lateness import late_part, late_ranks, latest_in, middle
+from kinetoscope.analyses.lateness import (
+    NETWORK,
+    OWN_PARTS,
+    LateRank,
+    Work,
+    late_line,
+    late_ranks,
+    latest_in,
+)
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
+from kinetoscope.analyses.loop import SourceLine
 from kinetoscope.analyses.replay import RankSteps, Replay
-from kinetoscope.model.arrow import rows_to_arrow, to_arrow
+from kinetoscope.model.arrow import rows_to_arrow, to_arrow, to_numpy
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
 from kinetoscope.summaries.sections import Sections
-
-# A rank's own work before it arrives at a collective; the rest of a step is waiting, including for other ranks.
-_OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
-_NETWORK = "network"
 
 
 def collective_arrivals(sections: Sections) -> pyarrow.Table:
@@ -49,10 +54,11 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     them, or in single steps that add up to 1 % of all. Few steps are not enough: two ranks need nine steps, eight ranks four. A rank that is late because it waited for another late rank is no straggler.
     """
     row, step, late = less_waiting(sections)
-    ranks_late = late_ranks(row, step, late, sections.step_ns)
+    ranks_late = late_ranks(row, step, late, sections.step_ns, _work(sections))
     rows = np.array([rank.row for rank in ranks_late], dtype=np.int64)
     late_ns = np.array([rank.late_ns for rank in ranks_late], dtype=np.int64)
-    phases, longer = _phases(sections, rows, late_ns)
+    of_ranks = _times_of_lines(sections) if ranks_late else []
+    lines = [late_line(of_ranks, rank) for rank in ranks_late]
     steps = len(np.unique(step))
     columns: dict[str, Any] = {
         "rank": sections.ranks[rows],
@@ -61,14 +67,24 @@ def stragglers(sections: Sections) -> pyarrow.Table:
         "score": np.array([rank.score for rank in ranks_late]),
         "steps_percent": 100.0 * latest_in(row, step, late, len(sections))[rows] / max(1, steps),
         "persistent": np.array([rank.persistent for rank in ranks_late], dtype=np.int8),
-        "phase": phases,
-        "extra_ns": longer,
+        "phase": [rank.part for rank in ranks_late],
+        "extra_ns": np.array([rank.more_ns for rank in ranks_late], dtype=np.int64),
+        "line": [line.named or None for line in lines],
     }
     return to_arrow("job: stragglers", columns)
 
 
-def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
-    """The hosts whose ranks are all late in most steps, the worst first: the host, its ranks, and the lateness of its first rank per step."""
+def _work(sections: Sections) -> Work:
+    """What may make ranks late: their own work, and their transfers once all ranks have arrived."""
+    meetings = sections.meetings
+    row, _, time_ns = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
+    rows = sections.rows("steps")
+    own = {part: (rows, sections.numbers("steps", f"{part}_ns")) for part in OWN_PARTS}
+    return own | {NETWORK: (row, time_ns)}
+
+
+def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
+    """The hosts whose ranks are all late in most steps, the worst first: the host, its ranks, and how late it is, as if it were a rank."""
     of_rows = np.array(sections.summaries["host"].to_pylist(), dtype=str)
     hosts, host_of_row = np.unique(of_rows, return_inverse=True)
     if len(hosts) < 2 or len(hosts) == len(sections):
@@ -80,12 +96,22 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], int]]:
     last = np.append((np.diff(step[order]) != 0) | (np.diff(host[order]) != 0), True)[: len(order)]
     longest = order[last]
     step_ns = np.array([int(np.median(sections.step_ns[host_of_row == row])) for row in range(len(hosts))])
-    hosts_late = late_ranks(*less_waiting_of(host[longest], step[longest], waited[longest]), step_ns)
+    less = less_waiting_of(host[longest], step[longest], waited[longest])
+    hosts_late = [late_host for late_host in late_ranks(*less, step_ns) if late_host.persistent]
     ranks = [[int(rank) for rank in sections.ranks[host_of_row == row]] for row in range(len(hosts))]
+    # Where waits vary too much to say it of the host, all of its ranks are late by themselves.
+    named = {row["rank"]: row for row in stragglers(sections).to_pylist()}
+    for host_row in sorted({*range(len(hosts))} - {late_host.row for late_host in hosts_late}):
+        if set(ranks[host_row]) <= set(named):
+            first = max((named[rank] for rank in ranks[host_row]), key=lambda row: row["late_ns"])
+            late = LateRank(
+                host_row, first["late_ns"], first["score"], True, first["phase"], first["extra_ns"]
+            )
+            hosts_late.append(late)
     return [
-        (str(hosts[late_host.row]), ranks[late_host.row], late_host.late_ns)
+        (str(hosts[late_host.row]), ranks[late_host.row], late_host)
         for late_host in hosts_late
-        if late_host.persistent and len(ranks[late_host.row]) > 1 and hosts[late_host.row]
+        if len(ranks[late_host.row]) > 1 and hosts[late_host.row]
     ]
 
 
@@ -105,6 +131,8 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
     waiting for a rank without a summary counts as waiting, too.
     """
     met, (groups, of_record) = sections.matched, sections.groups
+    if len(met.rows) == 0 and len(of_record) and (of_record < 0).all():
+        return _waits_in_any_group(sections)
     duration = sections.numbers("collectives", "duration_ns")
     waited = duration[met.rows] - met.shortest_ns[met.place]
     if len(sections) == sections.world_size:
@@ -126,25 +154,31 @@ def _waits(sections: Sections) -> tuple[Rows, Rows]:
     return np.concatenate((met.rows, alone)), np.concatenate((waited, waited_alone))
 
 
-def _phases(sections: Sections, rows: Rows, late_ns: Rows) -> tuple[list[str | None], Rows]:
-    """The part in which each rank takes longer than the median rank, and how much longer per step; see `late_part`."""
-    phase_ns = {phase: sections.usual_of_steps(f"{phase}_ns") for phase in _OWN_PARTS}
-    phase_ns[_NETWORK] = _transfer_ns(sections)
-    phases: list[str | None] = []
-    longer = np.zeros(len(rows), dtype=np.int64)
-    for index, (row, late) in enumerate(zip(rows.tolist(), late_ns.tolist(), strict=True)):
-        extra = {phase: int(values[row] - middle(values)[0]) for phase, values in phase_ns.items()}
-        nearest = late_part(extra, late)
-        phases.append(nearest)
-        longer[index] = max(extra[nearest] if nearest else max(extra.values()), 0)
-    return phases, longer
+def _waits_in_any_group(sections: Sections) -> tuple[Rows, Rows]:
+    """The same where the groups of calls are unknown: all the time in collectives, in steps in which all ranks call as many.
+
+    Ranks leave a step together, so one that is late by its own work spends the least time in all of them.
+    """
+    together = np.flatnonzero(
+        sections.may_meet & to_numpy(sections.records("collectives")["leaves_together"])
+    )
+    row, step = sections.rows("collectives")[together], sections.numbers("collectives", "step")[together]
+    of_ranks = Groups.by([step, row])
+    by_step = Groups.by([step[of_ranks.first]])
+    calls = of_ranks.sizes()
+    agree = (by_step.sizes() == len(sections)) & (by_step.minima(calls) == by_step.maxima(calls))
+    together = together[agree[by_step.of_row[of_ranks.of_row]]]
+    return together, sections.numbers("collectives", "duration_ns")[together]
 
 
-def _transfer_ns(sections: Sections) -> Rows:
-    """The transfer time per step of each rank, once all ranks have arrived."""
-    meetings = sections.meetings
-    transfers = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
-    return np.maximum(sections.usual(*transfers), 0)
+def _times_of_lines(sections: Sections) -> list[dict[tuple[SourceLine, str], float]]:
+    """For each rank what its lines take in a step, by the line and the part of the step."""
+    of_ranks: list[dict[tuple[SourceLine, str], float]] = [{} for _ in range(len(sections))]
+    records = sections.records("lines")
+    columns = (records[name].to_pylist() for name in ("row", "file", "line", "function", "part", "time_ns"))
+    for row, file, line, function, part, time_ns in zip(*columns, strict=True):
+        of_ranks[row][SourceLine(file, line, function), part] = time_ns
+    return of_ranks
 
 
 def exposed_by_step(sections: Sections) -> tuple[Rows, Rows, Rows]:

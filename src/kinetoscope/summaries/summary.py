@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 
 from kinetoscope._errors import FormatError
 from kinetoscope.analyses.findings import as_dict, examine
+from kinetoscope.analyses.line_tree import times_of_lines
 from kinetoscope.combine.ranks import MEETING_COLLECTIVES, clock_marks
 from kinetoscope.ledger.breakdown import breakdown
+from kinetoscope.ledger.ledger import raw_ledger
 from kinetoscope.ledger.parts import busiest_places
 from kinetoscope.model.arrow import integers, number_array, rows_to_arrow, text_array, to_arrow, to_numpy
 from kinetoscope.model.dictionary import tables_of
@@ -48,12 +50,14 @@ MOST_COLLECTIVES = 16_384
 """A summary holds at most this many collectives, the last ones."""
 MOST_NAMES = 400
 """A summary has at most this many operators, kernels and modules each, those with most time."""
+MOST_LINES = 400
+"""A summary has at most this many lines of the program, those with most time."""
 MOST_FINDINGS = 20
 MOST_OF_KIND = 64
 """A summary has at most this many operators of a kind of steps, those with most time."""
 POINT_TO_POINT = ("send", "recv")
 
-FORMAT = 6
+FORMAT = 7
 _FORMAT_KEY = b"kinetoscope.summary"
 _CHECKSUM_KEY = b"kinetoscope.checksum"
 # The value of a key follows it in the metadata of a Parquet file, after two bytes that say its type and length.
@@ -233,6 +237,7 @@ def _of_rank(trace: Trace, source: str | None) -> pa.Table:
         "groups": _groups(trace, calls),
         "clock_marks": _as_rows("clock_marks", clock_marks(trace)),
         "sketches": _sketches(trace, lost),
+        "lines": _lines(trace, lost),
         "memory": _memory(trace),
         "findings": _findings(trace),
     }
@@ -389,6 +394,22 @@ def _sketches(trace: Trace, lost: list[Loss]) -> pa.Table:
         numbers = {"bucket": bucket, "count": count, "total_ns": total_ns}
         tables.append(to_arrow(SECTIONS["sketches"], names | numbers))
     return pa.concat_tables(tables)
+
+
+def _lines(trace: Trace, lost: list[Loss]) -> pa.Table:
+    """What lines of the program take in a step, of the process that worked most."""
+    ledgers = [ledger for ledger in raw_ledger(trace) if ledger.counted.any()]
+    if not ledgers:
+        return _as_rows("lines", [])
+    longest = max(ledgers, key=lambda ledger: int(ledger.duration_ns[ledger.counted].sum()))
+    steps = int(longest.counted.sum())
+    rows = [
+        (line.file, line.line, line.function, part, time_ns // steps)
+        for (line, part), time_ns in times_of_lines(longest).items()
+    ]
+    if len(rows) > MOST_LINES:
+        lost.append(Loss.of("summary_limit", len(rows) - MOST_LINES, what="lines"))
+    return _as_rows("lines", sorted(rows, key=lambda row: -row[-1])[:MOST_LINES])
 
 
 def _sketched(key: Rows, values: Rows) -> tuple[Sketches, int]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from kinetoscope.analyses.finding import Signal
-from kinetoscope.analyses.lateness import LateRank, late_part, late_ranks, less_waiting
+from kinetoscope.analyses.lateness import OWN_PARTS, LateRank, late_line, late_ranks, less_waiting
+from kinetoscope.analyses.line_tree import times_of_lines
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.meetings import Meetings, meetings_of_ranks
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
-from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places
+from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
+from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places, parts_of_ledger
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
@@ -58,14 +60,35 @@ def straggler_rank(loop: Loop) -> Answer:
     times, waited_ns = [*of_rank.values()], met.duration_ns - met.shortest_ns[met.place]
     less_ns = less_waiting(*_by_step(met.rank, step[met.rows], waited_ns))
     step_ns = np.array([time.duration_ns // max(1, time.steps) for time in times])
-    worst = next(iter(late_ranks(*less_ns, step_ns)), None)
-    return None if worst is None else _straggler(loop, times, worst, met, span)
+    ledgers = {ledger.activity.owner.rank: ledger for ledger in raw_ledger(loop.trace)}
+    of_ranks = [ledgers[time.rank] for time in times]
+    worst = next(iter(late_ranks(*less_ns, step_ns, _work_of(of_ranks))), None)
+    return None if worst is None else _straggler(loop, times, of_ranks, worst, met, span)
 
 
-def _straggler(loop: Loop, times: list[StepTime], worst: LateRank, met: Meetings, span: Rows) -> Match:
+def _work_of(ledgers: list[ProcessLedger]) -> dict[str, tuple[Rows, Rows]]:
+    """What ranks do themselves in the steps that count, for `late_ranks`."""
+    parts = [parts_of_ledger(ledger) for ledger in ledgers]
+    rows = np.repeat(np.arange(len(ledgers)), [int(ledger.counted.sum()) for ledger in ledgers])
+    counted = np.concatenate([ledger.counted for ledger in ledgers])
+    return {
+        name: (rows, np.concatenate([times[f"{name}_ns"] for times in parts])[counted]) for name in OWN_PARTS
+    }
+
+
+def _straggler(
+    loop: Loop,
+    times: list[StepTime],
+    ledgers: list[ProcessLedger],
+    worst: LateRank,
+    met: Meetings,
+    span: Rows,
+) -> Match:
     late = times[worst.row]
-    more_ns = _more_than_others(late, [rank_time for rank_time in times if rank_time is not late])
-    phase = late_part(more_ns, worst.late_ns)
+    of_ranks = [
+        {key: time_ns / max(int(ledger.counted.sum()), 1) for key, time_ns in times_of_lines(ledger).items()}
+        for ledger in ledgers
+    ]
     share = min(100.0, 100.0 * worst.late_ns / max(1, late.duration_ns // max(1, late.steps)))
     time_ns = worst.late_ns * max(1, late.steps)
     if not worst.persistent:
@@ -74,27 +97,14 @@ def _straggler(loop: Loop, times: list[StepTime], worst: LateRank, met: Meetings
         share = min(share, loop.share(time_ns))
     arrived_last = met.rows[(met.rank == worst.row) & (met.last[met.place] == worst.row)]
     return late_match(
-        f"rank {late.rank}", late.rank, share, min(time_ns, loop.whole_ns), phase, more_ns.get(phase or "", 0),
-        worst.persistent, span[arrived_last],
+        f"rank {late.rank}", late.rank, share, min(time_ns, loop.whole_ns), worst.part, worst.more_ns,
+        late_line(of_ranks, worst).named, worst.persistent, span[arrived_last],
     )  # fmt: skip
 
 
 def _by_step(rank: Rows, step: Rows, time_ns: Rows) -> tuple[Rows, Rows, Rows]:
     cells = Groups.by([rank, step])
     return rank[cells.first], step[cells.first], cells.sums(time_ns)
-
-
-def _more_than_others(late: StepTime, others: list[StepTime]) -> dict[str, int]:
-    """What a rank takes longer for in a step than the median of the others, by part."""
-    names = {name: index for index, name in enumerate(PARTS) if name not in ("communication_ns", "idle_ns")}
-    usual = {
-        name: np.median([other.parts_ns[index] / max(1, other.steps) for other in others])
-        for name, index in names.items()
-    }
-    return {
-        name.removesuffix("_ns"): int(late.parts_ns[index] / max(1, late.steps) - usual[name])
-        for name, index in names.items()
-    }
 
 
 def late_match(
@@ -104,6 +114,7 @@ def late_match(
     gain_ns: int | None,
     phase: str | None = None,
     more_ns: int = 0,
+    line: str = "",
     persistent: bool = True,
     rows: Rows | None = None,
 ) -> Match:
@@ -116,10 +127,12 @@ def late_match(
         gain_ns: What is gained at most.
         phase: What takes it longer than others, as in the table `stragglers`; None if that is unknown.
         more_ns: How much longer, in a step.
+        line: The line at which it takes longer; empty if that is unknown.
         persistent: Whether it is late in most steps.
         rows: The calls in which it was waited for.
     """
     spends = f"; it spends {units.duration(more_ns)} more in a step on {part_words(phase)}" if phase else ""
+    spends += f" at {line}" if spends and line else ""
     words = {"who": who, "more": spends, "sometimes": "" if persistent else "; only in some steps"}
     return Match(
         values=words,

@@ -186,6 +186,18 @@ def targets(target: str, base: Path, rank: int | None = None) -> list[ControlTar
     return _of(attempts[-1], target, rank)
 
 
+def ranks_left_on(path: str, base: Path) -> list[ControlTarget]:
+    """The ranks of a job that is left on, by a process, a name or a folder; none where a path is something else, such as a trace.
+
+    Raises:
+        ArgumentError: It is a job without such ranks.
+    """
+    folder = Path(path)
+    is_named = path.isdecimal() or (folder.name == path and (base / path).is_dir())
+    is_job = bool(attempts_in(folder)) if folder.is_dir() else not folder.exists() and is_named
+    return targets(path, base) if is_job else []
+
+
 def capture(ranks: list[ControlTarget], steps: int, most_s: float) -> list[Path]:
     """Have ranks record each of their next steps, all at the same time.
 
