@@ -79,8 +79,8 @@ def _work(sections: Sections) -> Work:
     meetings = sections.meetings
     row, _, time_ns = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
     rows = sections.rows("steps")
-    own = {part: (rows, sections.numbers("steps", f"{part}_ns")) for part in OWN_PARTS}
-    return own | {NETWORK: (row, time_ns)}
+    parts = {part: (rows, sections.numbers("steps", f"{part}_ns")) for part in OWN_PARTS}
+    return parts | {NETWORK: (row, time_ns)}
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
