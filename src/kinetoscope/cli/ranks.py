@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Compare the ranks of a job: what makes it slow, the steps of the ranks, their lateness at collectives, and the stragglers.
 
-    SUMMARIES are files of `kinetoscope summarize`, or folders of them. It may also be a job that is left on: the id of a process, the name of the job or its folder; then the last
+    SUMMARIES are files of `kinetoscope summarize`, or folders of them. It may also be a job whose flight recorder is on: the id of a process, the name of the job or its folder; then the last
     steps of its ranks are compared.
     """
     from kinetoscope.analyses.findings import as_dict, finding_blocks
