@@ -87,7 +87,8 @@ def torch_calls(path: Path) -> list[tuple[str, Any]]:
     roots: list[tuple[str, Any]] = []
     inside: dict[Any, list[tuple[str, Any]]] = {}
     for event in sorted(calls, key=lambda event: (event["ts"], -event["dur"])):
-        around = inside.get(event["args"]["Python parent id"], roots)
+        # torch 2.15 writes none for the outermost call.
+        around = inside.get(event["args"].get("Python parent id"), roots)
         inside[event["args"]["Python id"]] = around
         file, _, function = event["name"].partition("): ")
         if Path(file.rpartition("(")[0]).name == Path(HERE).name:
