@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,7 +82,8 @@ def test_raw_events_have_the_values_of_torchs(both):
     spans = [[event for event in results.events() if event.name() != "[memory]"] for results in both]
     assert [event.name() for event in spans[1]] == [event.name() for event in spans[0]]
     for its, mine in zip(*spans, strict=True):
-        for name in EQUAL:
+        # torch 2.11 lacks some.
+        for name in filter(partial(hasattr, its), EQUAL):
             assert getattr(mine, name)() == getattr(its, name)(), (name, mine.name())
         assert mine.duration_ns() == mine.end_ns() - mine.start_ns() >= 0
         missing = {name for name in dir(its) if not name.startswith("_") and not hasattr(mine, name)}
