@@ -128,3 +128,13 @@ def test_the_line_is_the_one_that_takes_longer_than_on_other_ranks():
     assert late_line(of_ranks, late) == loads
     # No line explains it.
     assert not late_line([usual] * 3, LateRank(1, 3_000_000, 9.0, persistent=True, part="data_wait"))
+
+
+def test_in_few_steps_waits_alone_name_nobody():
+    row, step = (places.ravel() for places in np.indices((4, 20)))
+    late = less_waiting(row, step, np.where(row == 2, 0, 3_000_000) + 1_000 * ((row + step) % 3))
+    step_ns, nothing = np.full(4, STEP_NS), {part: (row, np.full(80, 1_000_000)) for part in OWN_PARTS}
+    assert [one.row for one in late_ranks(*late, step_ns)] == [2]
+    assert late_ranks(*late, step_ns, nothing) == []
+    explained = nothing | {"compute": (row, np.where(row == 2, 4_000_000, 1_000_000))}
+    assert [(one.row, one.part) for one in late_ranks(*late, step_ns, explained)] == [(2, "compute")]

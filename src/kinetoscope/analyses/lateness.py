@@ -32,6 +32,8 @@ LEAST_LATE_PERCENT = 1.0
 """A late rank has to delay the others by at least this share of a step."""
 LEAST_WORK_PERCENT, LEAST_WAITED = 2.0, 0.3
 """A rank is late by a part of the step that takes it so much longer, as a share of the step, if it waits so much of that less for the others."""
+FEWEST_UNEXPLAINED = 200
+"""In fewer steps, a rank is not late by how little it waits alone: something has to take it so much longer."""
 FEWEST_OF_WORK = 6
 """A rank is not late by a part of its steps if fewer steps are known of it, or of another one."""
 MUCH_MORE = 3.0
@@ -115,7 +117,11 @@ def late_ranks(
     by_work = {rank.row for rank in late}
     late += [rank for rank in _usually_late(row, step, late_ns, step_ns) if rank.row not in by_work]
     late = late or _late_at_times(row, step, late_ns, step_ns)
-    return [_with_part(rank, work or {}) for rank in sorted(late, key=lambda rank: -rank.late_ns)]
+    late = [_with_part(rank, work or {}) for rank in sorted(late, key=lambda rank: -rank.late_ns)]
+    if not work or len(np.unique(step)) >= FEWEST_UNEXPLAINED:
+        return late
+    # On a busy machine, the waits of a few steps name ranks by chance.
+    return [rank for rank in late if not rank.persistent or rank.more_ns >= LEAST_WAITED * rank.late_ns]
 
 
 def _with_part(late: LateRank, work: Work) -> LateRank:

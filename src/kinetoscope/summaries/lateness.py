@@ -111,7 +111,7 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
     return [
         (str(hosts[late_host.row]), ranks[late_host.row], late_host)
         for late_host in hosts_late
-        if len(ranks[late_host.row]) > 1 and hosts[late_host.row]
+        if len(ranks[late_host.row]) > 1 and hosts[late_host.row] and named.keys() & {*ranks[late_host.row]}
     ]
 
 
