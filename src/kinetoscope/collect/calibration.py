@@ -91,9 +91,9 @@ def _memory(count: int) -> Iterator[Call]:
         if width <= count <= 2**20:
             grid = source.view(-1, width).clone().requires_grad_()
             norm = nn.LayerNorm(width)
-            yield from _both(partial(torch.softmax, grid, 1), grid)
-            yield from _both(partial(torch.log_softmax, grid, 1), grid)
-            yield from _both(partial(norm, grid), grid)
+            yield from _with_gradient(partial(torch.softmax, grid, 1), grid)
+            yield from _with_gradient(partial(torch.log_softmax, grid, 1), grid)
+            yield from _with_gradient(partial(norm, grid), grid)
 
 
 def _products(grow: int) -> Iterator[Call]:
@@ -116,20 +116,20 @@ def _layers(batch: int, channels: int, side: int) -> Iterator[Call]:
         image = torch.rand(batch, channels, side, side).to(dtype).requires_grad_()
         for size in (1, 3):
             layer = nn.Conv2d(channels, channels, size, padding=size // 2, bias=False).to(dtype)
-            yield from _both(partial(layer, image), image)
+            yield from _with_gradient(partial(layer, image), image)
         heads = torch.rand(batch, 4, 4 * side, 32).to(dtype).requires_grad_()
-        yield from _both(partial(functional.scaled_dot_product_attention, heads, heads, heads), heads)
+        yield from _with_gradient(
+            partial(functional.scaled_dot_product_attention, heads, heads, heads), heads
+        )
     plain = torch.rand(batch, channels, side, side, requires_grad=True)
-    yield from _both(partial(nn.BatchNorm2d(channels), plain), plain)
-    yield from _both(partial(functional.max_pool2d, plain, 2), plain)
-    yield from _both(partial(functional.avg_pool2d, plain, 2), plain)
+    yield from _with_gradient(partial(nn.BatchNorm2d(channels), plain), plain)
+    yield from _with_gradient(partial(functional.max_pool2d, plain, 2), plain)
+    yield from _with_gradient(partial(functional.avg_pool2d, plain, 2), plain)
     words, layer = torch.rand(side, batch, channels, requires_grad=True), nn.LSTM(channels, channels)
-    yield from _both(lambda: layer(words)[0], words)
+    yield from _with_gradient(lambda: layer(words)[0], words)
 
 
-def _both(forward: Callable[[], torch.Tensor], source: torch.Tensor) -> Iterator[Call]:
-    """A call, and it with its gradient."""
-
+def _with_gradient(forward: Callable[[], torch.Tensor], source: torch.Tensor) -> Iterator[Call]:
     def backward() -> None:
         output = forward()
         torch.autograd.grad(output, source, output.detach())

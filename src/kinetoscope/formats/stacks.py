@@ -204,7 +204,6 @@ def _events_text(opens: Mask, frame: Rows, at_ns: Rows) -> memoryview:
 
 
 def _sampled(trace: TraceData, first_frame: int) -> list[dict[str, Any]]:
-    """Profiles of Python stacks, without those whose weights are all 0."""
     if len(trace.columns("stacks")) == 0:
         return []
     sums = stack_sums(trace)

@@ -270,7 +270,6 @@ def _cell_number(shell: InteractiveShell) -> int:
 
 
 def _code(shell: InteractiveShell, tree: Any, file: str, mode: str) -> CodeType:
-    """Compile a tree; top-level `await` is not possible inside a magic."""
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
         code: CodeType = shell.compile(tree, file, mode)
     if code.co_flags & inspect.CO_COROUTINE:

@@ -466,7 +466,6 @@ def _append_storages(subscription: Subscription, parts: Sequence[dict[str, Any]]
 
 
 def _deep_flags(request: RecordingRequest) -> Recorded:
-    """The recorder's flags for what is recorded in deep steps only."""
     if not request.options.deep_steps or native_engine_status().details["self-test: shapes"] != "ok":
         return Recorded(0)
     return Recorded.SHAPES | Recorded.TENSOR_VERSIONS

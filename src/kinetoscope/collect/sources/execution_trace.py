@@ -121,7 +121,11 @@ class ExecutionTraceObserver:
                 raise ArgumentError(
                     f"output_file_path={output_file_path!r} is not valid: pass a path, such as 'trace.et.json'."
                 ) from None
-            if _is_taken():
+            # In a forked child, torch still has the parent's observer.
+            if _inherited:
+                _inherited.clear()
+                torch_observer._remove_execution_trace_observer()  # noqa: SLF001  (torch's own)
+            if _registered:
                 warn_user(
                     "this process already has a registered ExecutionTraceObserver, so this one records nothing: call "
                     "unregister_callback() on the other one first."
@@ -265,14 +269,6 @@ _LOCK = threading.RLock()
 # The registered observer of this process; and, in a forked child, whether that of its parent is still torch's.
 _registered: weakref.WeakSet[ExecutionTraceObserver] = weakref.WeakSet()
 _inherited: list[bool] = []
-
-
-def _is_taken() -> bool:
-    """Whether an observer is registered; in a forked child, first remove the inherited one from torch."""
-    if _inherited:
-        _inherited.clear()
-        torch_observer._remove_execution_trace_observer()  # noqa: SLF001  (torch's own)
-    return bool(_registered)
 
 
 def _finish_registered() -> None:

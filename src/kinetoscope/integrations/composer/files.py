@@ -563,7 +563,6 @@ class TraceFiles:
         return Path(folder, self._names[what].filled_in(self._run_name, ranks, timestamp))
 
     def _wrote_memory(self, trace: Trace, path: Path) -> bool:
-        """Write a memory timeline; a failure does not lose the trace."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             if path.name.lower().endswith(".html"):
