@@ -37,6 +37,18 @@ _SEPARATOR = "--"
     help=f"Stop after {LEAST_ROUNDS} rounds or more once the difference of a step is known to within P percent of a step; 0 runs all.",
 )
 @click.option(
+    "--time",
+    "most_time",
+    metavar="TIME",
+    callback=lambda _context, _option, text: None if text is None else units.parse_duration(text) / 1e9,
+    help="Start no round that would end later than TIME from the start, such as 5m.",
+)
+@click.option(
+    "--changed",
+    metavar="REV",
+    help="Look first at modules and lines that the working tree changes of this git revision.  [default: with --rev, what differs]",
+)
+@click.option(
     "--calibrate",
     is_flag=True,
     help="Run one program against itself, to see what differences show on this machine.",
@@ -73,6 +85,8 @@ def command(
     *,
     rounds: int,
     within: float,
+    most_time: float | None,
+    changed: str | None,
     calibrate: bool,
     revisions: tuple[str, ...],
     seed: int | None,
@@ -83,19 +97,22 @@ def command(
     as_json: bool,
     html_file: Path | None,
     **conditions: Any,
-) -> None:
+) -> int:
     """Run two programs in turn, in random order, and compare them like `kinetoscope compare`.
 
     Each COMMAND is a script, or -m and a module, with its arguments; it runs in the Python that runs kinetoscope. The first one is the
     base. With --rev given twice, or --calibrate, there is one COMMAND. With --rev, it runs in a checkout of each revision, in the same
     folder as here.
 
-    The interval decides when to stop, never the verdict: stopping at the first difference would find more than there are.
+    The interval decides when to stop, never a difference of times: stopping at the first one would find more than there are.
+
+    The exit code is 0 if a step is proven to take no longer, 1 if it takes longer, 2 if neither is proven or records were lost, and 3 for an
+    error. With --calibrate it is 0 unless records were lost.
     """
     import tempfile
 
     from kinetoscope.comparison.result import Margins
-    from kinetoscope.launcher.interleave import MOST_SEEDS, Interleaved, pinned
+    from kinetoscope.launcher.interleave import MOST_SEEDS, Interleaved, edited_code, pinned
 
     commands = _split(words)
     _check(len(commands), revisions, calibrate=calibrate)
@@ -108,11 +125,13 @@ def command(
         contenders = _contenders(commands, revisions, temporary, opened)
         on = opened.enter_context(pinned(processors))
         order = random.Random(seed)  # noqa: S311  (an order of runs is no secret)
-        turns = Interleaved(contenders, folder, order, Margins(**conditions), warm_up)
+        compared = changed or next(iter(revisions), "")
+        edited = edited_code(contenders["new"][1], compared) if compared else frozenset()
+        turns = Interleaved(contenders, folder, order, Margins(**conditions, edited=edited), warm_up)
         where = f"pinned to processors {', '.join(map(str, on))}" if on else "not pinned to processors"
         echo(f"seed {seed}, {where}", err=True)
         try:
-            comparison = _run(turns, rounds, within)
+            comparison = _run(turns, rounds, within, most_time or math.inf)
         except (KeyboardInterrupt, KinetoscopeError, OSError):
             # What has run so far is not lost; the error follows.
             if turns.rounds:
@@ -121,6 +140,8 @@ def command(
         show(comparison)
     if calibrate:
         echo(_calibrated(comparison, turns.rounds), err=as_json)
+        return 2 if comparison.losses else 0
+    return comparison.exit_code
 
 
 def _split(words: tuple[str, ...]) -> list[list[str]]:
@@ -157,7 +178,7 @@ def _contenders(
     return {"base": (programs[0], folders[0]), "new": (programs[-1], folders[1])}
 
 
-def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
+def _run(turns: Interleaved, rounds: int, within: float, most_s: float) -> Comparison:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from kinetoscope.launcher.interleave import visible_percent
@@ -176,8 +197,17 @@ def _run(turns: Interleaved, rounds: int, within: float) -> Comparison:
             precision = f", known to within {close:.2g} % of a step" if math.isfinite(close) else ""
             if not printer.is_terminal:
                 echo(f"round {turns.rounds} of at most {rounds}: {_so_far(comparison)}{precision}", err=True)
-            if turns.rounds >= rounds or (turns.rounds >= min(LEAST_ROUNDS, rounds) and close <= within):
+            is_known = close <= within or comparison.net_of_rows_ns is not None
+            if turns.rounds >= min(LEAST_ROUNDS, rounds) and is_known:
                 return comparison
+            plan, factor = "", (close / within) ** 2 if within else math.inf
+            if turns.rounds > 1 and math.isfinite(factor):
+                needed = units.count(math.ceil(factor * turns.rounds), "round")
+                plan = f"; {within:g} % needs about {needed}, {units.duration(factor * turns.spent_s * 1e9)} in all"
+            if turns.rounds >= rounds or turns.spent_s * (1 + 1 / turns.rounds) > most_s:
+                echo(f"a step is known to within {close:.2g} %{plan}", err=True)
+                return comparison
+            precision += plan
 
 
 def _so_far(comparison: Comparison) -> str:

@@ -48,8 +48,8 @@ COMMANDS = {
 _RUNNING = ("run", "demo")
 
 ERROR, USAGE_ERROR = 1, 2
-# Of this one, the exit codes 1 and 2 are verdicts.
-_JUDGING = "check"
+# Of these, the exit codes 1 and 2 are verdicts.
+_JUDGING = ("check", "ab")
 JUDGING_ERROR = 3
 
 
@@ -97,7 +97,7 @@ class Commands(click.Group):
         part of every Python stack that is recorded.
         """
         words = sys.argv[1:] if args is None else list(args)
-        judging = words[:1] == [_JUDGING]
+        judging = bool(words) and words[0] in _JUDGING
         failed, misused = (JUDGING_ERROR, JUDGING_ERROR) if judging else (ERROR, USAGE_ERROR)
         try:
             result = super().main(

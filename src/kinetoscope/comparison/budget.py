@@ -514,7 +514,7 @@ _NEW_TIMES = ("", "[time]", "percent = 3.0", 'least = "10us"', "confidence = 0.9
 def _step_lines(runs: Sequence[Run]) -> list[str]:
     """The times of the last steps of each recording and, where they are of several kinds, the number of operators of the kind of each."""
     times_us = [
-        [round(time_ns / 1000, 1) for time_ns in run.step_ns[run.counted][-_MOST_STEPS:].tolist()]
+        [round(time_ns / 1000, 1) for time_ns in run.with_core_ns[run.counted][-_MOST_STEPS:].tolist()]
         for run in runs
     ]
     lines = [f"steps_us = {json.dumps(times_us)}"]
@@ -568,7 +568,7 @@ def _check(limit: Limit, runs: Sequence[Run], where: Callable[[Limit], list[Wher
         )
     most = float(measured.max())
     slack = limit.margin / 100 * limit.allowed
-    lost = next((run.losses for run in runs if run.losses), "")
+    lost = next((run.doubt for run in runs if run.doubt), "")
     message = f"{limit.name}: {_amount(limit, most)} {noun}{per}, {_amount(limit, limit.allowed)} allowed"
     verdict = HELD
     if most > limit.allowed + slack:
@@ -614,6 +614,8 @@ def _check_time(time: Baseline, runs: Sequence[Run]) -> Checked:
         )
     elif step.verdict == SLOWER:
         verdict = BROKEN
+    elif doubt := next((run.doubt for run in runs if run.doubt), ""):
+        message += f", but {doubt}"
     elif step.verdict == FASTER:
         verdict, message = WON, f"{message}; lower the budget with --update"
     # That it may be faster does not matter here: only that it is not slower.
@@ -634,7 +636,7 @@ def _like_with_like(time: Baseline, runs: Sequence[Run]) -> tuple[Series, Series
 
     Where the kinds do not match, all steps count alike if they differ by design.
     """
-    measured = [run.step_ns[run.counted] for run in runs]
+    measured = [run.with_core_ns[run.counted] for run in runs]
     examples, members = step_kinds.kinds_of_runs(runs)
     kinds = step_kinds.places_of_steps(runs, members)
     baseline_operators = np.concatenate(time.kinds) if time.kinds else np.zeros(0, np.int64)

@@ -31,7 +31,7 @@ def matched(kind: str, base: Sequence[Key], new: Sequence[Key]) -> list[tuple[in
     Returns:
         The pairs of places, those of both sides first, then those of the base and of the other side that have no partner, which is -1.
     """
-    if kind == "line":
+    if kind in ("line", "work"):
         files = same_files((key[0] for key in base), (key[0] for key in new))
         new = [(files[key[0]], *key[1:]) for key in new]
     pairs: list[tuple[int, int]] = []
@@ -70,6 +70,8 @@ LEVELS: dict[str, tuple[Level, ...]] = {
         lambda key: (key[0], key[1], key[2]),
         lambda key: (key[0], key[1]),
     ),
+    # file, function, line, text, operator, module
+    "work": (lambda key: key, lambda key: (*key[:2], *key[3:]), lambda key: key[4:]),
     "kernel": (lambda key: key, lambda key: short_kernel_name(key[0]), lambda key: skeleton(key[0])),
     # name, size of the group, bytes
     "collective": (lambda key: key, lambda key: key[:2], lambda key: key[0]),

@@ -26,7 +26,7 @@ from kinetoscope.model.names import module_classes, source_line
 from kinetoscope.model.rows import Mask, Rows, places_of
 from kinetoscope.model.schema import SpanKind
 from kinetoscope.model.strings import parsed_json
-from kinetoscope.model.time_spent import CAUSES, ENTRIES, Cause, Entry, words_of
+from kinetoscope.model.time_spent import CAUSES, ENTRIES, PARTS, Cause, Entry, words_of
 from kinetoscope.model.trace_data import TraceData
 from kinetoscope.tables.costs.columns import costs_of
 from kinetoscope.tables.costs.flops import counted_flops
@@ -130,8 +130,8 @@ class Run:
         warm_up: The number of first steps that times and counts exclude.
         unit: Whether the trace has steps, requests, or neither.
         start_ns: When the recording started, by the clock of the machine.
-        populations: The rows of each kind in `TIMED`. `account`, if requested and known, has the step time by place and cause, which
-            adds up to each step.
+        populations: The rows of each kind in `TIMED`, and `work`: operators by place and size. `account`, if requested and known, has the
+            step time by place and cause, which adds up to each step.
         step_counts: For each recorded count of `STEP_COUNTS` the number in each step.
         run_counts: For each recorded count of `RUN_COUNTS` the number in the run.
         memory: The bytes of each holder at the peak.
@@ -163,6 +163,20 @@ class Run:
     flops_covered_percent: float = 100.0
     step_kind: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     kind_operators: list[Operators] = field(default_factory=list)
+
+    @cached_property
+    def with_core_ns(self) -> Numbers:
+        """How long each step took while its thread had a CPU core: other programs take cores away, but a device works on meanwhile."""
+        key, parts = (PARTS["processor_wait"],), self.populations["part"]
+        if key not in parts.keys or self.unit.overlaps or self.populations["kernel"].keys:
+            return self.step_ns
+        return self.step_ns - parts.table(np.array([parts.keys.index(key)]), len(self.step_ns))[:, 0]
+
+    @property
+    def doubt(self) -> str:
+        """Why what was measured may be less than what ran; empty if nothing says so."""
+        has_run = self.step_counts["operators"][self.counted].any()
+        return self.losses if has_run else "no operator was recorded in its steps"
 
     @property
     def counted(self) -> Rows:
@@ -299,6 +313,7 @@ class _Recording:
             "module": self._modules(),
             "operator": self._operators(),
             "line": self._lines(),
+            "work": self._work(),
             "kernel": self._kernels(),
             "collective": self._collectives(),
         }
@@ -360,12 +375,33 @@ class _Recording:
         return self._with_python(keys, trace.column("spans", "module"), gaps(trace).shares.module)
 
     def _lines(self) -> Population:
-        trace = self.trace
-        line, first = line_groups(trace)
-        frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)]
-        of_stack = np.append(line, -1)[frame]
+        trace, of_stack = self.trace, self._line_of_stack
         of_span, of_share = of_stack[trace.column("spans", "stack")], of_stack[gaps(trace).shares.stack]
-        return self._with_python([self._line_key(frame) for frame in first.tolist()], of_span, of_share)
+        return self._with_python(self._line_keys, of_span, of_share)
+
+    @cached_property
+    def _line_keys(self) -> list[Key]:
+        return [self._line_key(frame) for frame in line_groups(self.trace)[1].tolist()]
+
+    @cached_property
+    def _line_of_stack(self) -> NDArray[np.int32]:
+        """For each stack, and for -1, its line in the user's code, as a row of `line_groups`."""
+        trace = self.trace
+        frame = np.append(trace.column("stacks", "frame"), -1)[np.append(user_stacks(trace), -1)]
+        return np.asarray(np.append(line_groups(trace)[0], -1)[frame], np.int32)
+
+    def _work(self) -> Population:
+        """Operators by line, name, module, and the floating-point operations and bytes of a call; 0 where unknown."""
+        trace, spans, ran = self.trace, self.trace.columns("spans"), self.ran.operators
+        calls, paths = costs_of(trace).calls, [*trace.column("modules", "path"), ""]
+        names, lines = trace.strings, [*self._line_keys, ("", "", -1, "")]
+        line = self._line_of_stack[spans["stack"][ran.span]]
+        sizes = [np.maximum(size[calls.of_span[ran.span]], 0) for size in (calls.flops, calls.bytes)]
+        columns = [spans["name"][ran.span], spans["module"][ran.span], line, *sizes]
+        groups = Groups.by(columns)
+        distinct = zip(*(column[groups.first].tolist() for column in columns), strict=True)
+        keys = [(*lines[line], names[name], paths[module], *size) for name, module, line, *size in distinct]
+        return self._population(keys, groups.of_row, ran.step, ran.time_ns)
 
     def _line_key(self, frame: int) -> Key:
         file, line, function = source_line(self.trace, frame)

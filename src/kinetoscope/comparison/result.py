@@ -42,11 +42,13 @@ class Margins:
         percent: The smallest difference, in percent of a step.
         least_ns: The smallest difference, in nanoseconds per step.
         confidence: The confidence level, between 0 and 1.
+        edited: The classes and functions that an edit of the program touched: half of the allowed false alarms are for their rows.
     """
 
     percent: float = 1.0
     least_ns: float = 10_000.0
     confidence: float = 0.99
+    edited: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -91,6 +93,7 @@ class Difference:
         line: The line in the other run, or in the base if only the base has it.
         base_line: The line in the base.
         only: `base` or `new` if only that side has it; else empty.
+        work_ns: The change of its time that exact counts of its operators imply; 0 where they are the same, or imply too little.
     """
 
     kind: str
@@ -111,6 +114,7 @@ class Difference:
     line: int = -1
     base_line: int = -1
     only: str = ""
+    work_ns: float = 0.0
 
     @property
     def change_ns(self) -> float:
@@ -222,7 +226,7 @@ class Side:
     @cached_property
     def series(self) -> Series:
         """The times of the steps of this side that count, for each of its runs."""
-        return Series.of([run.step_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
+        return Series.of([run.with_core_ns[run.counted] for run in self.runs], classes_of_steps(self.runs))
 
     def held(self, holder: Key) -> Numbers:
         """The bytes of a holder at the peak of each recording."""
@@ -283,6 +287,20 @@ class Comparison:
         return [row for row in self.differences if row.verdict in (FASTER, SLOWER)]
 
     @property
+    def exit_code(self) -> int:
+        """For a build: 0 if a step is proven to take no longer, 1 if it is proven to take longer, 2 if neither."""
+        if self.verdict == SLOWER:
+            return 1
+        return 0 if self.verdict in (FASTER, SAME) and not self.losses else 2
+
+    @property
+    def most_changed(self) -> str:
+        """The module and the line that changed most in the direction of the step, in words; empty if none surely did."""
+        rows = {row.kind: row for row in reversed(self.changed) if row.verdict == self.verdict}
+        names = [label(rows[kind]) for kind in ("module", "line") if kind in rows]
+        return f", most in {' at '.join(names)}" if names else ""
+
+    @property
     def changed_counts(self) -> list[CountDifference]:
         """The counts that are higher or lower."""
         return [row for row in self.counts if row.verdict in (MORE, FEWER)]
@@ -294,9 +312,9 @@ class Comparison:
 
     @property
     def losses(self) -> list[str]:
-        """One sentence for each recording that lost data."""
+        """One sentence for each recording that lost data, or has none."""
         runs = (*self.base.runs, *self.new.runs)
-        return [f"{run.name}: {run.losses}" for run in runs if run.losses]
+        return [f"{run.name}: {run.doubt}" for run in runs if run.doubt]
 
     @property
     def noun(self) -> str:
@@ -306,7 +324,7 @@ class Comparison:
     @property
     def explanation_title(self) -> str:
         """The title of the parts of `explanation`."""
-        if self.verdict == CANNOT_TELL:
+        if self.verdict == CANNOT_TELL or self.net_of_rows_ns is not None:
             return f"What the difference of a {self.noun} is spent on"
         return f"Why a {self.noun} takes {'longer' if self.whole.change_ns > 0 else 'less'}"
 
@@ -445,7 +463,7 @@ def headline(comparison: Comparison) -> str:
     text = f"{step.verdict}: {times} ({between})"
     if comparison.net_of_rows_ns is not None:
         net = 100 * comparison.net_of_rows_ns / max(comparison.row_step_ns, 1)
-        text = f"{step.verdict}: what changed comes to {units.change_percent(net)} of a {noun}; {times} ({between})"
+        text = f"{step.verdict}: what changed comes to {units.change_percent(net)} of a {noun}{comparison.most_changed}; {times} ({between})"
     return f"{text}; {counted}" if counted else text
 
 
@@ -500,6 +518,9 @@ def basis(comparison: Comparison) -> str:
     used = f"all {noun}s" if fraction == 1 else f"the fastest {100 * fraction:g} % of {noun}s"
     turns = ", recorded in turn and compared in pairs" if comparison.in_turn else ""
     text = f"Times are means of {used}{turns}."
+    runs = (*comparison.base.runs, *comparison.new.runs)
+    if any((run.with_core_ns < run.step_ns).any() for run in runs):
+        text += f" Those of a {noun} are without its waits for a CPU core."
     part = comparison.row_step_ns / max(comparison.whole.base_ns, 1.0)
     if part < _DISTURBED:
         text += (

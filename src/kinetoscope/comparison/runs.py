@@ -14,6 +14,8 @@ from kinetoscope.comparison.explanation import explained
 from kinetoscope.comparison.matching import matched
 from kinetoscope.comparison.measures import COUNTS, TIMED, Key, Numbers, Run, counts_of, population_of
 from kinetoscope.comparison.statistics import Bootstrap, discoveries
+from kinetoscope.comparison.work import changed_work
+from kinetoscope.model.rows import Mask, Rows
 
 # Rows are looked at from this share of a step on, and at most so many of a kind.
 _LEAST_SHARE = 0.005
@@ -21,6 +23,10 @@ _MOST_ROWS = 100
 _LEAST_COUNT = 1e-6
 # What changed by this part of itself is not called the same, however little of a step that is.
 _OWN_SHARE = 0.1
+# Counts are exact, so that what they imply counts from this part of the margin on.
+_OF_MARGIN = 0.3
+# The work of one change is usually that of several rows.
+_ROWS_OF_CHANGE = 3
 # Half of the false alarms that are allowed may come from the whole, the other half from rows.
 _HALF = 0.5
 # A difference that shows only if a step takes more than this many times longer is not worth a number.
@@ -86,24 +92,25 @@ class _Comparing:
         self.step, self.width = result.step_difference(self.bootstrap, margins, _HALF * self.alarm)
         self.base_ns = self.step.base_ns
         self.row_step_ns = self._undisturbed_ns()
+        self.work = changed_work(base.runs, new.runs, self.bootstrap.own_weights)
 
     def compare(self) -> result.Comparison:
         """Compare everything."""
         differences: dict[str, list[result.Difference]] = {kind: self._differences(kind) for kind in TIMED}
         step, reason = self.step, self._reason() if self.step.verdict == result.CANNOT_TELL else ""
         moved, by_rows = step.change_ns, False
-        if step.verdict == result.CANNOT_TELL and (net := self._net_of_rows(differences, step)) is not None:
+        if (net := self._net(differences, step)) is not None:
             step = replace(step, verdict=result.SLOWER if net > 0 else result.FASTER)
             moved, by_rows, reason = net, True, ""
         if step.verdict in (result.FASTER, result.SLOWER):
             differences = {
-                kind: [replace(row, share=row.change_ns / moved) for row in of_kind]
+                kind: [replace(row, share=(row.work_ns or row.change_ns) / moved) for row in of_kind]
                 for kind, of_kind in differences.items()
             }
         order = [
             row
             for rows in differences.values()
-            for row in sorted(rows, key=lambda row: (_rank(row), -abs(row.change_ns)))
+            for row in sorted(rows, key=lambda row: (_rank(row), -abs(row.work_ns or row.change_ns)))
         ]
         return result.Comparison(
             self.base,
@@ -129,14 +136,17 @@ class _Comparing:
         parts = [float(run.step_ns[run.counted].sum()) * run.undisturbed for run in self.base.runs]
         return min(self.base_ns, max(sum(parts) / self.base.steps, 1.0))
 
-    def _net_of_rows(
-        self, differences: dict[str, list[result.Difference]], whole: result.Difference
-    ) -> float | None:
-        """What the rows that changed come to where the step itself is too noisy; None where that says nothing.
+    def _net(self, differences: dict[str, list[result.Difference]], whole: result.Difference) -> float | None:
+        """What the work and the rows that changed come to where the step itself is too noisy; None where that says nothing.
 
         Each row has less noise than the step, and what the host does takes time of the step unless a device works meanwhile.
         """
-        if differences["kernel"]:
+        if differences["kernel"] or whole.verdict in (result.SLOWER, result.FASTER):
+            return None
+        work_ns = float(self._work_of_rows(np.zeros(len(self.work.places), np.int64), 1, _OF_MARGIN)[0])
+        if work_ns and whole.low_ns <= work_ns <= whole.high_ns:
+            return work_ns
+        if whole.verdict == result.SAME:
             return None
         nets = [
             sum(row.change_ns for row in differences[kind] if row.verdict in (result.FASTER, result.SLOWER))
@@ -148,6 +158,13 @@ class _Comparing:
         if abs(net) < least_ns or min(nets) * max(nets) < 0 or not whole.low_ns <= net <= whole.high_ns:
             return None
         return net
+
+    def _work_of_rows(self, row_of_place: Rows, rows: int, of_margin: float) -> Numbers:
+        """How much longer each row takes by the work that certainly changed; 0 where that is too little or not known well enough."""
+        estimate = self.bootstrap.estimate_rows(*self.work.by(row_of_place, rows))
+        is_sure = np.abs(estimate.change) > estimate.half_width(self.margins.confidence)
+        is_large = np.abs(estimate.change) >= of_margin * self.margins.of_step(self.row_step_ns)
+        return np.where(is_sure & is_large, estimate.change, 0.0)
 
     def _reason(self) -> str:
         """Why it is unknown whether a step is faster."""
@@ -196,12 +213,36 @@ class _Comparing:
         # The parts of a step add up to it, so all are of the same steps.
         estimate = (self.bootstrap.estimate if kind == "part" else self.bootstrap.estimate_rows)(*tables)
         width = estimate.half_width(self.margins.confidence)
-        sure = discoveries(estimate.p, _HALF * self.alarm / len(TIMED))
-        values = (column.tolist() for column in (estimate.base, estimate.new, estimate.p, width, sure))
+        row_of_place = _rows_of_places(_OF_PLACE.get(kind, slice(0, 0)), self.work.places, keys)
+        work_ns = self._work_of_rows(row_of_place, len(chosen), _OF_MARGIN / _ROWS_OF_CHANGE)
+        columns = (
+            estimate.base,
+            estimate.new,
+            estimate.p,
+            width,
+            self._discoveries(keys, estimate.p),
+            work_ns,
+        )
         return [
             self._difference(kind, *row)
-            for row in zip(*keys, *(table.T for table in counts), zip(*values, strict=True), strict=True)
+            for row in zip(
+                *keys,
+                *(table.T for table in counts),
+                zip(*map(np.ndarray.tolist, columns), strict=True),
+                strict=True,
+            )
         ]
+
+    def _discoveries(self, keys: Sequence[Sequence[Key | None]], p: Numbers) -> Mask:
+        """Which rows surely changed; half of the allowed false alarms are for edited code, whose rows are few.
+
+        C. R. Genovese, K. Roeder and L. Wasserman, "False discovery control with p-value weighting", Biometrika 93 (2006).
+        """
+        codes = [(new or base or ())[1:2] for base, new in zip(*keys, strict=True)]
+        is_edited = np.array([not self.margins.edited.isdisjoint(code) for code in codes])
+        # Together, edited rows have the weight of all others; the mean weight is 1.
+        share = np.where(is_edited, is_edited.mean(), 1 - is_edited.mean())
+        return discoveries(p * np.where(share < 1, share / _HALF, 1.0), _HALF * self.alarm / len(TIMED))
 
     def _difference(
         self,
@@ -210,12 +251,15 @@ class _Comparing:
         new: Key | None,
         base_counts: Numbers,
         new_counts: Numbers,
-        values: tuple[float, float, float, float, bool],
+        values: tuple[float, float, float, float, bool, float],
     ) -> result.Difference:
         key = new if new is not None else base
         assert key is not None  # noqa: S101  (a row is of at least one side)
-        base_ns, new_ns, p, width, sure = values
+        base_ns, new_ns, p, width, sure, work_ns = values
         change = new_ns - base_ns
+        verdict = self._row_verdict(kind, base_ns, change, width, sure=sure)
+        if work_ns and verdict not in (result.SLOWER, result.FASTER) and abs(work_ns - change) <= width:
+            verdict = result.SLOWER if work_ns > 0 else result.FASTER
         text: dict[str, Any] = dict(zip(_COLUMNS.get(kind, ("name",)), key, strict=False))
         if kind == "line" and base is not None:
             text |= {"detail": text["detail"] or base[3], "base_line": base[2]}
@@ -234,8 +278,9 @@ class _Comparing:
             low_ns=max(change - width, -base_ns) if np.isfinite(width) else -np.inf,
             high_ns=change + width,
             p=p,
-            verdict=self._row_verdict(kind, base_ns, change, width, sure=sure),
+            verdict=verdict,
             only=only,
+            work_ns=work_ns,
             **text,
         )
 
@@ -270,6 +315,20 @@ class _Comparing:
             holder = ", ".join(filter(None, new or base))
             rows.append(count_difference("memory", self.base.held(base), self.new.held(new), holder))
         return sorted(rows, key=lambda row: (-abs((row.new or 0) - (row.base or 0)), -(row.new or 0)))
+
+
+# Where the key of a row is in that of a place of work.
+_OF_PLACE = {"line": slice(0, 4), "module": slice(5, 6)}
+
+
+def _rows_of_places(
+    part: slice, places: Sequence[tuple[Key | None, Key | None]], keys: Sequence[Sequence[Key | None]]
+) -> Rows:
+    """For each place of work the row that it belongs to, by the keys of the rows on both sides; -1 for none."""
+    length = part.stop - part.start
+    ours, theirs = ({key and key[:length]: row for row, key in enumerate(side) if length} for side in keys)
+    row_of_pairs = [ours.get(base and base[part], theirs.get(new and new[part], -1)) for base, new in places]
+    return np.array(row_of_pairs, np.int64)
 
 
 # Sums of FLOPs of which more differs in what is known are not compared, in percent of the operators' time.

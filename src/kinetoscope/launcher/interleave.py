@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import re
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,6 +59,7 @@ class Interleaved:
         margins: When a difference counts.
         warm_up: How many of the first steps of each recording to leave out; see `compare`.
         runs: What the recordings of each program did.
+        spent_s: How long the rounds have taken, recordings read.
     """
 
     contenders: Mapping[str, tuple[Program, Path]]
@@ -64,6 +67,7 @@ class Interleaved:
     order: random.Random
     margins: Margins
     warm_up: int | None = None
+    spent_s: float = 0.0
     runs: dict[str, list[Run]] = field(default_factory=lambda: {"base": [], "new": []})
 
     @property
@@ -77,12 +81,13 @@ class Interleaved:
         Raises:
             StateError: A program failed, or recorded nothing.
         """
-        number, run_of_side = self.rounds + 1, {}
+        number, run_of_side, began_s = self.rounds + 1, {}, time.monotonic()
         for side in self.order.sample(("base", "new"), 2):
             yield side
             run_of_side[side] = self._record(side, number)
         for side, run in run_of_side.items():
             self.runs[side].append(run)
+        self.spent_s += time.monotonic() - began_s
 
     def _record(self, side: str, number: int) -> Run:
         (program, folder), log = self.contenders[side], self.folder / f"{side}-{number:03}.log"
@@ -176,6 +181,37 @@ def checked_out(revision: str, target: Path, folder: Path) -> Iterator[Path]:
         yield inside
     finally:
         _git(folder, "worktree", "remove", "--force", str(target))
+
+
+def edited_code(folder: Path, revision: str) -> frozenset[str]:
+    """The qualified names of the Python classes and functions that the working tree changes of a revision, such as `Gate` and `Gate.forward`.
+
+    Raises:
+        ArgumentError: The folder is not in a git repository, or there is no such revision.
+    """
+    top, names = Path(_git(folder, "rev-parse", "--show-toplevel")), set[str]()
+    changed = _git(top, "diff", "--name-only", "--no-renames", "--diff-filter=AM", revision, "--", "*.py")
+    for file in changed.splitlines():
+        old = ""
+        with suppress(ArgumentError):  # The file is new.
+            old = _git(top, "show", f"{revision}:{file}")
+        before, after = map(_definitions, (old, (top / file).read_text("utf-8", "replace")))
+        names |= {name for name, code in after.items() if before.get(name) != code}
+    return frozenset(names)
+
+
+def _definitions(text: str) -> dict[str, str]:
+    """The code of each class and function of a program, without its comments; empty if it is not Python."""
+    code_of, nodes = dict[str, str](), list[tuple[ast.AST, str]]()
+    with suppress(SyntaxError, ValueError):
+        nodes.append((ast.parse(text), ""))
+    while nodes:
+        node, inside = nodes.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            code_of[inside + node.name] = ast.dump(node)
+            inside += f"{node.name}."
+        nodes += ((child, inside) for child in ast.iter_child_nodes(node))
+    return code_of
 
 
 def _git(folder: Path, *words: str) -> str:
