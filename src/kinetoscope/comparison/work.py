@@ -73,7 +73,7 @@ def changed_work(base: Sequence[Run], new: Sequence[Run], weights: tuple[Numbers
     usual = np.concatenate([side.mean_ns[:-1] / np.maximum(side.amounts[:-1, 0], 1) for side in sides])
     call_ns = float(np.percentile(np.append(usual, _LONGEST_CALL_NS), _CHEAP_PERCENT))
     is_complete = not any(run.losses for run in (*base, *new))
-    places, saved, added = [], [], []
+    pairs, saved, added = [], [], []
     for our_place, their_place in matched(WORK, ours.places, theirs.places) if is_complete else ():
         before, after = ours.amounts[our_place], theirs.amounts[their_place]
         if not (ours.is_exact[our_place] and theirs.is_exact[their_place]) or (before == after).all():
@@ -81,13 +81,13 @@ def changed_work(base: Sequence[Run], new: Sequence[Run], weights: tuple[Numbers
         base_ns, new_ns = ours.mean_ns[our_place], theirs.mean_ns[their_place]
         if min(our_place, their_place) >= 0:
             new_ns = _scaled(base_ns, call_ns, before, after)
-        places.append((our_place, their_place))
+        pairs.append((our_place, their_place))
         saved.append(max(1 - new_ns / max(base_ns, 1.0), 0.0))
         added.append(max(1 - base_ns / max(new_ns, 1.0), 0.0))
-    columns = np.array(places, np.int64).reshape(-1, 2).T
+    columns = np.array(pairs, np.int64).reshape(-1, 2).T
     our_keys, their_keys = ([*side.places, None] for side in sides)
     return ChangedWork(
-        [(our_keys[our_place], their_keys[their_place]) for our_place, their_place in places],
+        [(our_keys[our_place], their_keys[their_place]) for our_place, their_place in pairs],
         ours.time_ns[:, columns[0]] * np.array(saved),
         theirs.time_ns[:, columns[1]] * np.array(added),
     )
@@ -106,12 +106,12 @@ def _scaled(time_ns: float, call_ns: float, before: Numbers, after: Numbers) -> 
 def _done(runs: Sequence[Run], weights: Numbers) -> _Done:
     ran = population_of(runs, WORK)
     place_of: dict[Key, int] = {}
-    place = np.array([place_of.setdefault(key[:-2], len(place_of)) for key in ran.keys], np.int64)
+    key_place = np.array([place_of.setdefault(key[:-2], len(place_of)) for key in ran.keys], np.int64)
     of_size = np.array([(1, *key[-2:]) for key in ran.keys], np.float64).reshape(-1, 3)
-    of_key, of_place = Groups(ran.row, len(ran.keys)), Groups(place, len(place_of) + 1)
+    of_key, of_place = Groups(ran.row, len(ran.keys)), Groups(key_place, len(place_of) + 1)
     most = of_key.maxima(ran.count)
     varies = (most != of_key.minima(ran.count)) | (of_key.sizes() != len(weights))
     time_ns = np.zeros((len(weights), len(of_place)))
-    np.add.at(time_ns, (ran.step, place[ran.row]), ran.time_ns)
+    np.add.at(time_ns, (ran.step, key_place[ran.row]), ran.time_ns)
     amounts = np.stack([of_place.sums(most * size) for size in of_size.T], axis=1)
     return _Done([*place_of], time_ns, weights @ time_ns, amounts, of_place.sums(varies) == 0)
