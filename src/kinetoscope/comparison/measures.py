@@ -79,6 +79,8 @@ BYTE_COUNTS = frozenset({"allocated_bytes", "collective_bytes", "peak_bytes"})
 
 # With more spans, only every second, third and so on is used.
 _ENOUGH_SPANS = 200_000
+# Of so long a time, samples say how much of it a thread waited for a CPU core.
+_SAMPLED_NS = 300_000_000
 _VALUE_READ = "aten::_local_scalar_dense"
 _TENSOR_COPY = "aten::copy_"
 
@@ -170,7 +172,13 @@ class Run:
         key, parts = (PARTS["processor_wait"],), self.populations["part"]
         if key not in parts.keys or self.unit.overlaps or self.populations["kernel"].keys:
             return self.step_ns
-        return self.step_ns - parts.table(np.array([parts.keys.index(key)]), len(self.step_ns))[:, 0]
+        waits_ns = parts.table(np.array([parts.keys.index(key)]), len(self.step_ns))[:, 0]
+        # Samples say how long a thread waited between two of them, not in which of the short steps between.
+        stretches = Groups.by([np.cumsum(self.step_ns) // _SAMPLED_NS, self.step_kind])
+        mean_ns = stretches.sums(self.step_ns - waits_ns) / stretches.sizes()
+        return np.where(
+            stretches.sums(waits_ns)[stretches.of_row] > 0, mean_ns[stretches.of_row], self.step_ns
+        )
 
     @property
     def doubt(self) -> str:
