@@ -19,6 +19,8 @@ MOST_SPANS = 1_000_000
 SAMPLED_SPANS = 200_000
 """So many spans a sample has, about."""
 FEWEST_STEPS = 12
+MOST_STEPS = 0.6
+"""A sample of a larger part of the steps is not worth it."""
 MANY_STEPS = 64
 """So many steps chosen evenly in time have some of each kind; of fewer, each size of step has its share."""
 LEAST_LARGER = 1.5
@@ -57,7 +59,7 @@ def sample_of(trace: TraceData) -> Sample:
         return Sample(trace, np.arange(count))
     if unit is Unit.STEP:
         chosen = _steps(trace, SAMPLED_SPANS / count)
-        if 2 * len(chosen) > len(trace.columns("steps")):
+        if len(chosen) > MOST_STEPS * len(trace.columns("steps")):
             return Sample(trace, np.arange(count))
         part = _part_of_steps(trace, chosen)
         duration_ns = trace.column("steps", "duration_ns")

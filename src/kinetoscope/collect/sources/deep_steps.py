@@ -4,6 +4,7 @@ They are the three after the step that contains the start of the program, one am
 that varies. A step of nothing but small operators takes up to a third longer if it is recorded in full, so one of 64 adds at most half a percent.
 Slices of time take the place of steps while the program has not ended a step yet, and when it has not for long, as in an evaluation after training.
 Slices are counted once the program imports no more modules.
+A step or slice of very many operators is recorded in full in its first part only: each such operator also costs time when the trace is read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ MOST_LEVEL = 6
 SLICE_NS = 50_000_000
 LEAST_OPERATORS, MOST_SLICES = 1000, 40
 """A deep slice with fewer operators is extended, up to this many slices: what happens to the result of a long operator shows only after it."""
+ENOUGH_OPERATORS, ENOUGH_IN_STEP = 4000, 30_000
+"""After this many operators, the rest of a slice or a step is recorded as usual; this is noticed at the next look at it."""
+LOOKS = 5
+"""How often a deep slice is looked at."""
 LATEST_START = 8
 """Imports restart the count of slices up to this one; later imports are part of the program's work."""
 LEAST_PATIENCE_NS, PATIENCE = 250_000_000, 4
@@ -63,13 +68,15 @@ class DeepSteps(Source):
         self._record_deep = weakref.WeakMethod(record_deep)
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._is_open = False
+        self._is_open = self._records_in_full = False
         self._optimizer: int | None = None
         self._step = self._stepped_ns = self._longest_ns = self._process = 0
         # When the current slices began; None while the program makes steps.
         self._began_ns: int | None = 0
         # When the current deep slice began, and how many operators had been recorded in full before it.
         self._deep_slice: tuple[int, int] | None = None
+        # How many operators there had been before a step that is recorded in full.
+        self._before_step: int | None = None
         self._sliced_ns = 0
         self._modules = len(sys.modules)
         self._ended = threading.Event()
@@ -108,7 +115,9 @@ class DeepSteps(Source):
                 self._longest_ns = max(self._longest_ns, now_ns - self._stepped_ns)
             self._stepped_ns, self._began_ns, self._deep_slice = now_ns, None, None
             self._step += 1
-            self._switch(is_deep(self._step))
+            deep = is_deep(self._step)
+            operators = self._switch(deep)
+            self._before_step = operators if deep else None
 
     def begin_slice(self) -> float:
         """Switch to the current slice of time, unless the program makes steps; return in how many seconds to call this again."""
@@ -118,7 +127,8 @@ class DeepSteps(Source):
                 patience_ns = max(LEAST_PATIENCE_NS, PATIENCE * self._longest_ns)
                 idle_ns = now_ns - self._stepped_ns
                 if idle_ns < patience_ns:
-                    return (patience_ns - idle_ns) / 1e9
+                    self._end_long_step()
+                    return min(patience_ns - idle_ns, LEAST_PATIENCE_NS) / 1e9
             if self._began_ns is None:
                 self._began_ns = now_ns - self._sliced_ns
             past_ns = now_ns - self._began_ns
@@ -131,19 +141,36 @@ class DeepSteps(Source):
             self._sliced_ns = past_ns if self._step else 0
             now = past_ns // SLICE_NS
             deep = _is_deep_slice(now)
-            if deep and self._deep_slice is None:
-                self._deep_slice = now_ns, self._switch(True)
-            elif not deep and self._deep_slice is not None:
-                began_ns, operators_before = self._deep_slice
-                has_few = self._switch(True) - operators_before < LEAST_OPERATORS
-                if self._is_open and has_few and now_ns - began_ns < MOST_SLICES * SLICE_NS:
-                    return SLICE_NS / 1e9
+            if self._deep_slice is None:
+                operators = self._switch(deep)
+                self._deep_slice = (now_ns, operators) if deep else None
+            elif self._goes_on(*self._deep_slice, now_ns, deep) and not deep:
+                return SLICE_NS / 1e9
+            elif not deep:
                 self._deep_slice = None
-            self._switch(deep)
+        if deep:
+            return SLICE_NS / LOOKS / 1e9
         end = now + 1
-        while _is_deep_slice(end) == deep:
+        while not _is_deep_slice(end):
             end += 1
         return (end * SLICE_NS - past_ns) / 1e9
+
+    def _goes_on(self, began_ns: int, operators_before: int, now_ns: int, planned: bool) -> bool:
+        """Whether slices recorded in full since `began_ns` still are: until they have enough operators, and beyond what was planned until they have few."""
+        operators = self._switch(self._records_in_full) - operators_before
+        lasts = (now_ns - began_ns) // SLICE_NS
+        if planned:
+            goes_on = operators < ENOUGH_OPERATORS * (lasts + 1)
+        else:
+            goes_on = self._is_open and operators < LEAST_OPERATORS and lasts < MOST_SLICES
+        self._switch(goes_on)
+        return goes_on
+
+    def _end_long_step(self) -> None:
+        """Record the rest of a step as usual once it has enough operators."""
+        if self._before_step is not None and self._switch(True) - self._before_step >= ENOUGH_IN_STEP:
+            self._switch(False)
+            self._before_step = None
 
     def _follow_slices(self, ended: threading.Event) -> None:
         while not ended.wait(self.begin_slice()):
@@ -161,6 +188,7 @@ class DeepSteps(Source):
         record_deep = self._record_deep()
         if not self._is_open or record_deep is None:
             return 0
+        self._records_in_full = deep
         try:
             return record_deep(deep)
         except KinetoscopeError as error:

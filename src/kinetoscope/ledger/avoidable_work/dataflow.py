@@ -6,7 +6,7 @@ A storage identifies a tensor, so a view is the tensor that it views. A result f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -19,7 +19,7 @@ from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.rows import Mask, Rows, begins_run
 from kinetoscope.model.schema import Phase
 from kinetoscope.model.time_spent import Cause
-from kinetoscope.model.trace_data import TraceData
+from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.operator_names import names
 
 LEAST_PART = 0.03
@@ -71,7 +71,7 @@ def of_flow(trace: TraceData, calls: Calls) -> list[tuple[Rows, float, Cause]]:
     looks_for_unused = took_ns[unused].sum() >= least_ns and len(unused) < len(forward)
     if not (copies or looks_for_unused):
         return []
-    operations = list(recorded_operations(trace))
+    operations = recorded_operations(trace)
     key = Groups.by([spans[name][forward] for name in ("name", "stack", "module")])
     key_of = np.full(len(spans), -1)
     key_of[forward] = key.of_row
@@ -109,27 +109,28 @@ def _without_backward(trace: TraceData, outer: Rows, forward: Rows) -> Rows:
     return np.sort(order[raises & (sequence >= 0) & never[calls.of_row]])
 
 
-def recorded_operations(trace: TraceData) -> Iterator[Operation]:
+@derived
+def recorded_operations(trace: TraceData) -> list[Operation]:
     """The operators recorded with their tensors, in order of time."""
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     span = nearest_of(trace, outermost_operators(trace))[versions["span"]]
     rows = np.flatnonzero((span >= 0) & (versions["number"] == 0) & (versions["storage"] > 0))
     rows = rows[np.lexsort((rows, span[rows], spans["start_ns"][span[rows]]))]
     if len(rows) == 0:
-        return
+        return []
     of_span = span[rows]
     first = np.flatnonzero(begins_run(of_span))
     argument, is_result = (versions[name][rows].tolist() for name in ("argument", "result"))
     # Storage numbers are unique per process only.
     process = trace.column("threads", "process_row")[spans["thread"][of_span]].astype(np.int64)
     storage = (versions["storage"][rows] + ((process + 1) << 44)).tolist()
+    operations = []
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
         numbers = range(begin, end)
-        yield Operation(
-            int(of_span[begin]),
-            tuple((argument[row], storage[row]) for row in numbers if not is_result[row]),
-            tuple(storage[row] for row in numbers if is_result[row]),
-        )
+        reads = tuple((argument[row], storage[row]) for row in numbers if not is_result[row])
+        results = tuple(storage[row] for row in numbers if is_result[row])
+        operations.append(Operation(int(of_span[begin]), reads, results))
+    return operations
 
 
 def calls_that_follow(trace: TraceData, call_of: Mapping[int, int], step: Rows) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -229,8 +230,8 @@ NO_INPUTS = Inputs([], [], [])
 
 def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
     """Parse the three texts of a row of `shapes`; None if they are malformed."""
-    sizes, names, values = (parsed_json(text) for text in (dims, types or "[]", concrete or "[]"))
-    if not (isinstance(sizes, list) and isinstance(names, list) and isinstance(values, list)):
+    sizes, names, values = parsed_json(dims), _parsed(types or "[]"), _values(concrete or "[]")
+    if not (isinstance(sizes, list) and isinstance(names, list) and values is not None):
         return None
     names = names + [""] * (len(sizes) - len(names))
     shapes: list[Shape | list[Shape] | None] = []
@@ -243,7 +244,18 @@ def parse_inputs(dims: str, types: str, concrete: str) -> Inputs | None:
             return None
         shapes.append(shape)
         dtypes.append(torch_type(name) if isinstance(shape, tuple) else None)
-    return Inputs(shapes, dtypes, [_value(value) for value in values] + [None] * (len(shapes) - len(values)))
+    return Inputs(shapes, dtypes, values + [None] * (len(shapes) - len(values)))
+
+
+# Calls have few different types and scalars, but many different sizes.
+_parsed = lru_cache(maxsize=1 << 12)(parsed_json)
+
+
+@lru_cache(maxsize=1 << 12)
+def _values(concrete: str) -> list[Any] | None:
+    """The scalar arguments in a text; None if it is no list."""
+    values = parsed_json(concrete)
+    return [_value(value) for value in values] if isinstance(values, list) else None
 
 
 def _shape(size: Any, type_name: str) -> Any:

@@ -167,8 +167,14 @@ class DistinctCalls:
 
 def input_texts(trace: TraceData, shapes: ShapesRow) -> tuple[str, str, str]:
     """The three texts of a row of `shapes`; empty if there is no such row."""
-    dims, types, concrete = (trace.column("shapes", part) for part in ("dims", "types", "concrete"))
+    dims, types, concrete = _input_columns(trace)
     return (dims[shapes], types[shapes], concrete[shapes]) if 0 <= shapes < len(dims) else ("", "", "")
+
+
+@derived
+def _input_columns(trace: TraceData) -> tuple[list[str], list[str], list[str]]:
+    columns = trace.columns("shapes")
+    return columns["dims"], columns["types"], columns["concrete"]
 
 
 def parsed_inputs(trace: TraceData, shapes: ShapesRow) -> Inputs | None:
