@@ -59,6 +59,25 @@ def test_a_line_that_only_leads_to_another_one_is_left_out():
     assert listed(trace) == [(0, "train.py", 9, 960)]
 
 
+def test_calls_of_one_line_from_several_lines_are_listed_by_their_callers():
+    inner = (TRAIN, 3, "accuracy")
+    trace = trace_of((600, MAIN, (TRAIN, 51, "main"), inner), (400, MAIN, (TRAIN, 52, "main"), inner))
+    assert listed(trace) == [(0, "train.py", 51, 600), (0, "train.py", 52, 400)]
+
+
+def test_the_wait_for_a_collective_is_at_the_line_that_calls_it():
+    builder = TraceBuilder()
+    builder.know("program", {"command": ["train.py"], "folder": PROJECT})
+    main_thread, gloo_thread = builder.thread(), builder.thread("gloo")
+    average, main = builder.stack(MAIN, (TRAIN, 61, "average")), builder.stack(MAIN)
+    builder.step(0, 0, 1_000_000)
+    builder.span("aten::mm", 0, 300_000, thread=main_thread, stack=main)
+    builder.span("c10d::allreduce_", 300_000, 100_000, thread=main_thread, stack=average)
+    builder.annotation("gloo:all_reduce", 350_000, 550_000, thread=gloo_thread)
+    (line,) = (line for line in line_tree(builder.build()).lines if line.line == 61)
+    assert (line.operators_ns, line.waiting_ns) == (100_000, 500_000)
+
+
 def test_the_wait_for_data_is_at_the_lines_that_make_batches():
     loop, item = (TRAIN, 9, "loop"), (TRAIN, 30, "Words.__getitem__")
     loader = ("/usr/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 700, "__next__")

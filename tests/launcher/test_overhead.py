@@ -13,6 +13,9 @@ from kinetoscope.collect.request.options import RecordingOptions
 from kinetoscope.launcher.options import LaunchOptions
 from kinetoscope.launcher.overhead import (
     DISTURBED_ERROR,
+    FEWEST_ROUNDS,
+    GROUPS,
+    LITTLE,
     MODEL_ERROR,
     Overhead,
     RecordCost,
@@ -100,6 +103,18 @@ def test_cost_is_what_the_undisturbed_steps_took_longer():
     found = measured([TimedProgram([clock.step], 4, clock), TimedProgram([clock.step], 4, clock)], recorder)
     assert found.costs == (RecordCost(700, 200, 200, 200),) * 2
     assert not found.is_rough
+
+
+@pytest.mark.parametrize(("added_ns", "rounds"), [(200, GROUPS), (2_000_000, FEWEST_ROUNDS)])
+def test_a_cost_that_is_certainly_little_is_measured_no_longer(added_ns, rounds, monkeypatch):
+    monkeypatch.setattr("kinetoscope.launcher.overhead.ENOUGH_S", 0.0)
+    recorder = Recorder(5, 10, 700)
+    clock = Clock(recorder, 100_000, added_ns)
+    programs = [TimedProgram([clock.step], 4, clock), TimedProgram([clock.step], 4, clock)]
+    records = Records("", 1_000, 10_000_000, True, 10_000.0, 10_000_000)
+    overhead = measured(programs, recorder, records)
+    assert [len(program._recorded_ns) for program in programs] == [rounds] * 2
+    assert (overhead.share(records)[2] < LITTLE) == (rounds == GROUPS)
 
 
 def test_a_recording_without_records_has_no_cost():

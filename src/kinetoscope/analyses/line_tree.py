@@ -8,8 +8,9 @@ counts for the line that called it.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
 from kinetoscope.ledger.parts import REQUEST_PARTS, part_of_cells
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.names import source_line
+from kinetoscope.model.processes import thread_processes
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import Cause, Entry
 from kinetoscope.model.trace_data import TraceData, derived
+from kinetoscope.tables.device.collectives import collectives
 from kinetoscope.tables.host.data_loading import loading_spans
 from kinetoscope.tables.host.lines import line_groups
 from kinetoscope.tables.stacks import (
@@ -173,30 +176,48 @@ def _times(
     )
     by_node = Groups.cells(np.array(node_of_stack)[stack_of_row], part, (len(nodes), 3))
     times_ns = np.array(by_node.sums(cells.time_ns[rows]))
-    _add_loading(ledger, times_ns[:, 2], node_of_stack)
+    _add_waits(ledger, times_ns[:, 2], times_ns[:, 2], node_of_stack)
     # What is called comes after its callers.
     for number in range(len(nodes) - 1, 0, -1):
         times_ns[nodes[number].caller] += times_ns[number]
     return times_ns
 
 
-def _add_loading(ledger: ProcessLedger, waits_ns: Rows, node_of_stack: list[int]) -> None:
-    """Add the wait for data to that of the lines where samples of the thread are meanwhile or, without any, to those that ask loaders for batches."""
-    trace, cells = ledger.trace, ledger.cells
+def _loading_stacks(ledger: ProcessLedger) -> tuple[Rows, Rows]:
+    """The stacks in which the thread waits for data, with their parts of it: those of samples or, without any, of the lines that ask loaders for batches."""
+    trace = ledger.trace
     spans, samples = trace.columns("spans"), trace.columns("samples")
-    is_loading = ledger.counted[cells.step] & (cells.cause == Cause.DATA)
     sampled = np.flatnonzero((samples["thread"] == ledger.thread) & (samples["stack"] >= 0))
     sampled_ns = samples["time_ns"][sampled].astype(np.int64)
     sampled = sampled[ledger.activity.host.loading.within(sampled_ns, sampled_ns + 1) > 0]
     if len(sampled):
-        stack, part = samples["stack"][sampled], np.ones(len(sampled), np.int64)
-    else:
-        waits = loading_spans(trace).waits
-        waits = waits[spans["thread"][waits] == ledger.thread]
-        stack, part = span_stacks(trace)[waits], spans["duration_ns"][waits]
-    by_node = Groups(np.array(node_of_stack)[stack], len(waits_ns)).sums(part)
-    loading_ns = int(cells.time_ns[is_loading].sum())
-    waits_ns += (loading_ns / max(int(part.sum()), 1) * by_node).astype(np.int64)
+        return samples["stack"][sampled], np.ones(len(sampled), np.int64)
+    waits = loading_spans(trace).waits
+    waits = waits[spans["thread"][waits] == ledger.thread]
+    return span_stacks(trace)[waits], spans["duration_ns"][waits].astype(np.int64)
+
+
+def _collective_stacks(ledger: ProcessLedger) -> tuple[Rows, Rows]:
+    """The stacks that call collectives, and how long these last."""
+    trace = ledger.trace
+    span, transfer_ns = (
+        collectives(trace)[name].fill_null(0).to_numpy().astype(np.int64) for name in ("span", "transfer_ns")
+    )
+    of_process = thread_processes(trace)[trace.column("spans", "thread")[span]] == max(ledger.process, 0)
+    span, transfer_ns = span[of_process], transfer_ns[of_process]
+    return span_stacks(trace)[span], np.maximum(transfer_ns, trace.column("spans", "duration_ns")[span])
+
+
+def _add_waits(ledger: ProcessLedger, data_ns: Rows, collectives_ns: Rows, node_of_stack: list[int]) -> None:
+    """Add to the times of lines what they wait for data, and for collectives whose wait is no operator's."""
+    cells, line_of_stack = ledger.cells, np.array(node_of_stack)
+    for line_ns, is_waiting, (stack, part) in (
+        (data_ns, cells.cause == Cause.DATA, _loading_stacks(ledger)),
+        (collectives_ns, (cells.cause == Cause.COLLECTIVE) & (cells.span < 0), _collective_stacks(ledger)),
+    ):
+        waits_ns = int(cells.time_ns[is_waiting & ledger.counted[cells.step]].sum())
+        by_line = Groups(line_of_stack[stack], len(line_ns)).sums(part)
+        line_ns += (waits_ns / max(int(part.sum()), 1) * by_line).astype(np.int64)
 
 
 def times_of_lines(ledger: ProcessLedger) -> dict[tuple[SourceLine, str], int]:
@@ -209,7 +230,10 @@ def times_of_lines(ledger: ProcessLedger) -> dict[tuple[SourceLine, str], int]:
         (len(nodes), len(REQUEST_PARTS)),
     )
     times_ns = np.array(by_node.sums(ledger.cells.time_ns[rows]))
-    _add_loading(ledger, times_ns[:, REQUEST_PARTS.index("data_wait_ns")], node_of_stack)
+    data_ns, collectives_ns = (
+        times_ns[:, REQUEST_PARTS.index(part)] for part in ("data_wait_ns", "communication_ns")
+    )
+    _add_waits(ledger, data_ns, collectives_ns, node_of_stack)
     _, first = line_groups(ledger.trace)
     of_lines: dict[tuple[SourceLine, str], int] = defaultdict(int)
     # The first one is what no line of the program has called.
@@ -259,15 +283,18 @@ def _largest(
     """The lines with most time, each with its depth, in the order of the tree; and how many there are."""
     least_ns = max(LEAST_PERCENT / 100 * whole_ns, 1)
 
+    @cache
+    def leads_to(number: int) -> int:
+        """The line to list for one: the only one under it that has nearly all of its time, or itself."""
+        inner = below(number)
+        return inner[0] if len(inner) == 1 and time_ns[inner[0]] >= ALL_OF_IT * time_ns[number] else number
+
+    @cache
     def below(number: int) -> list[int]:
-        """The lines under one, in place of those that only lead to another one."""
-        lines = []
-        for child in nodes[number].children.values():
-            if time_ns[child] < least_ns:
-                continue
-            inner = below(child)
-            leads = len(inner) == 1 and time_ns[inner[0]] >= ALL_OF_IT * time_ns[child]
-            lines += inner if leads else [child]
+        """The lines under one, in place of those that only lead to another one, unless several lead to the same."""
+        children = [child for child in nodes[number].children.values() if time_ns[child] >= least_ns]
+        times = Counter(nodes[leads_to(child)].line for child in children)
+        lines = [leads_to(child) if times[nodes[leads_to(child)].line] == 1 else child for child in children]
         return sorted(lines, key=lambda child: -time_ns[child])
 
     root = 0
@@ -284,17 +311,17 @@ def _largest(
         _, number = heapq.heappop(waiting)
         if len(chosen) < most:
             chosen.add(number)
-        inner = below(number)
+        inner = below(leads_to(number))
         total += len(inner)
         for child in inner:
             heapq.heappush(waiting, (-time_ns[child], child))
     listed: list[tuple[int, int]] = []
 
-    def show(number: int, depth: int) -> None:
-        for child in below(number):
-            if child in chosen:
-                listed.append((child, depth))
-                show(child, depth + 1)
+    def show(lines: list[int], depth: int) -> None:
+        for number in lines:
+            if number in chosen:
+                listed.append((number, depth))
+                show(below(leads_to(number)), depth + 1)
 
-    show(root, 0)
+    show(below(root), 0)
     return listed, total

@@ -128,9 +128,10 @@ class Story:
             times = overview.steps.shown_ns
             usual = units.duration(statistics.median(times))
             self._say(f"{sparkline(times, 32)}  a step takes {usual} (median of {len(times)})")
-        overhead = measure_overhead(slow.options)
+        records = records_of(slow.trace)[0]
+        overhead = measure_overhead(slow.options, records)
         if overhead is not None:
-            share, _, _ = overhead.share(records_of(slow.trace)[0])
+            share, _, _ = overhead.share(records)
             text += (
                 f" Recording all of them took roughly {units.percent(share, 1.0)} of the time;"
                 " in steps of fewer and larger operators it takes less."

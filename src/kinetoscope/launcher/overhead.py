@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # CPU time, and wall time on a busy machine.
 ENOUGH_S, PATIENCE_S = 0.4, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS, GROUPS = 6, 24, 3
+# Of a smaller share of a program's time, no more need be known than that it is smaller.
+LITTLE = 0.005
 # Other processes make steps longer, never shorter.
 UNDISTURBED = 0.25
 # The first records of a recording cost more, because its memory is new. They are few in a run, and not timed.
@@ -214,14 +216,15 @@ def spacing_of(trace: Trace, counts: NDArray[np.bool_] | None = None) -> float:
     return float(np.clip(gaps_ns, 1, _LONG_NS).mean()) if len(gaps_ns) else float(_LONG_NS)
 
 
-def measure_overhead(options: LaunchOptions) -> Overhead | None:
+def measure_overhead(options: LaunchOptions, records: Records | None = None) -> Overhead | None:
     """Time two small programs with and without a recording with these options, in turns.
 
     Uses CPU time of this thread and the least disturbed of many steps, so that other load matters little. Takes about 0.4 s,
-    and up to a second on a busy machine.
+    up to a second on a busy machine, and less if recording took little of the time.
 
     Args:
         options: How the programs are recorded.
+        records: What was recorded of the program whose cost is estimated, if it is known.
 
     Returns:
         The cost, or None if nothing was recorded of the programs.
@@ -245,7 +248,7 @@ def measure_overhead(options: LaunchOptions) -> Overhead | None:
                     TimedProgram([step], 8, time.thread_time_ns),
                     TimedProgram(layers, 8, time.thread_time_ns, _overwrite_caches()),
                 ]
-                return measured(programs, options.session(None))
+                return measured(programs, options.session(None), records)
     finally:
         torch.set_num_threads(threads)
         if collecting:
@@ -331,21 +334,25 @@ class TimedProgram:
         return step_ns
 
 
-def measured(programs: list[TimedProgram], session: Any) -> Overhead | None:
-    """Time programs in turns; None if one of them made no records."""
+def measured(programs: list[TimedProgram], session: Any, records: Records | None = None) -> Overhead | None:
+    """Time programs in turns, until recording certainly took little of the time in which `records` were made; None if one of them made no records."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
-    for done in range(MOST_ROUNDS):
-        spent = time.thread_time() - begin_cpu_s >= ENOUGH_S or time.monotonic() - begin_s >= PATIENCE_S
-        if spent and done >= FEWEST_ROUNDS:
-            break
+    overhead: Overhead | None = None
+    for rounds in range(1, MOST_ROUNDS + 1):
         for program in programs:
             program.take_turn(session)
-    costs = [cost for program in programs if (cost := program.cost()) is not None]
-    if len(costs) < len(programs):
-        return None
-    wall_s, cpu_s = time.monotonic() - begin_s, time.thread_time() - begin_cpu_s
-    ordered = tuple(sorted(costs, key=lambda cost: cost.spacing_ns))
-    return Overhead(ordered, is_disturbed=cpu_s < (1 - 2 * _MUCH) * wall_s)
+        if rounds < GROUPS:
+            continue
+        costs = [cost for program in programs if (cost := program.cost()) is not None]
+        if len(costs) < len(programs):
+            return None
+        wall_s, cpu_s = time.monotonic() - begin_s, time.thread_time() - begin_cpu_s
+        ordered = tuple(sorted(costs, key=lambda cost: cost.spacing_ns))
+        overhead = Overhead(ordered, is_disturbed=cpu_s < (1 - 2 * _MUCH) * wall_s)
+        is_long_enough = rounds >= FEWEST_ROUNDS and (cpu_s >= ENOUGH_S or wall_s >= PATIENCE_S)
+        if is_long_enough or (records is not None and overhead.share(records)[2] < LITTLE):
+            break
+    return overhead
 
 
 def _overwrite_caches() -> Callable[[], object]:

@@ -314,9 +314,9 @@ class ProgramRun:
             self._trace = self._recording.end(self._ended)
             # With --install the program chose what to record each time, so there is no single cost.
             if self._trace is not None and self._observer.measures_overhead and not self._options.install:
-                from kinetoscope.launcher.overhead import measure_overhead
+                from kinetoscope.launcher.overhead import measure_overhead, records_of
 
-                self._overhead = measure_overhead(self._options)
+                self._overhead = measure_overhead(self._options, records_of(self._trace)[0])
         except (KinetoscopeError, OSError) as error:
             self._failure = error
 

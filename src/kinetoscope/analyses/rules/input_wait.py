@@ -183,8 +183,8 @@ def input_wait(loop: Loop) -> Answer:
     if len(waits) == 0 or _makes_batches(loop, waits):
         return None
     starting_ns, starts = _starts_of_workers(loop, waits)
-    if starts:
-        # Only the first wait of each start is long. What samples say is an estimate, and may be more than there is.
+    if starts and 2 * (starting_ns + _longer_first_ns(loop, waits, starts)) >= loop.total_ns(waits):
+        # What samples say is an estimate, and may be more than there is.
         wait_ns = min(loop.total_ns(waits) + starting_ns, int(loop.whole_ns))
         return replace(_waiting(loop, waits, wait_ns, "", None, *_STARTS_AGAIN), time=None)
     wait_ns, usual_ns = _waited_ns(loop, waits)
@@ -255,8 +255,15 @@ def _without_longest(loop: Loop, waits: Rows) -> int:
     return loop.total_ns(waits) - int(longest - second)
 
 
-def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
-    """How long the loop started and stopped workers in its steps, and whether more than once.
+def _longer_first_ns(loop: Loop, waits: Rows, starts: int) -> int:
+    """By how much the waits after so many starts of workers, the longest ones, are longer than the others together."""
+    longest_first = np.sort(loop.trace.column("spans", "duration_ns")[waits].astype(np.int64))[::-1]
+    others = longest_first[starts:]
+    return int(longest_first[:starts].sum() - starts * (others.mean() if len(others) else 0))
+
+
+def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, int]:
+    """How long the loop started and stopped workers in its steps, and in how many; 0 where it did so once.
 
     An iterator with workers draws their seed before it starts them: from that operator to the first wait for a batch, workers start. Where operators
     have no stacks, samples say how long both took; what else ran between operators, and so the end of workers, they say in any case.
@@ -267,11 +274,13 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     if len(rows) == 0:
         time_ns, samples = loop.sampled(stacks_with(loop.trace, _LOADER, functions=(_START, _STOP)))
         steps = loop.step_at(loop.trace.column("samples", "time_ns")[samples])
-        return (time_ns, True) if len(np.unique(steps)) > 1 else (0, False)
+        starts = len(np.unique(steps))
+        return (time_ns, starts) if starts > 1 else (0, 0)
     begin = spans["start_ns"][rows].astype(np.int64)
     steps = loop.step_at(begin)
-    if len(np.unique(steps)) < 2:
-        return 0, False
+    starts = len(np.unique(steps))
+    if starts < 2:
+        return 0, 0
     wait_at = spans["start_ns"][waits].astype(np.int64)
     next_wait = np.searchsorted(wait_at, begin)
     # A wait of another step is that of another start.
@@ -281,7 +290,7 @@ def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, bool]:
     all_gaps = gaps(loop.trace)
     inside = (all_gaps.thread == loop.thread) & (loop.step_at(all_gaps.start_ns) >= 0)
     stops = np.append(stacks_with(loop.trace, _LOADER, functions=(_STOP,)), False)[all_gaps.shares.stack]
-    return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), True
+    return starting.total_ns + int(charged(loop.trace, inside)[stops].sum()), starts
 
 
 def _times_of_lines(
