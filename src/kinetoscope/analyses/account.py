@@ -31,7 +31,7 @@ from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs.attainable import rates_of
 from kinetoscope.tables.host.requests import names_by_time
 from kinetoscope.tables.host.units_of_work import Unit
-from kinetoscope.tables.stacks import program_frames
+from kinetoscope.tables.stacks import project_lines
 
 
 @derived
@@ -271,7 +271,7 @@ def account(trace: TraceData, by: str = "trace") -> ArrowTable:
 def _columns(ledger: ProcessLedger, *, by_step: bool) -> dict[str, Any]:
     trace, cells = ledger.trace, ledger.cells
     rows = np.flatnonzero(ledger.counted[cells.step] & (cells.time_ns > 0))
-    frame = program_frames(trace)[cells.stack[rows]]
+    frame = project_lines(trace)[cells.stack[rows]]
     step = cells.step[rows] if by_step else np.full(len(rows), -1)
     kind = ledger.work.kind[cells.step[rows]]
     keys = [step, kind, cells.entry[rows], cells.cause[rows], cells.name[rows], frame, cells.module[rows]]

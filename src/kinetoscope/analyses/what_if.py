@@ -20,7 +20,7 @@ from kinetoscope.model.names import source_line
 from kinetoscope.model.rows import Rows
 from kinetoscope.model.time_spent import CAUSES, ENTRIES
 from kinetoscope.model.trace_data import TraceData
-from kinetoscope.tables.stacks import program_frames, span_stacks
+from kinetoscope.tables.stacks import project_lines, span_stacks
 
 LEAST_RANKS = 2
 
@@ -98,7 +98,7 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _taken(trace: TraceData, ledger: ProcessLedger, chosen: set[tuple[Any, ...]]) -> Rows:
     cells = ledger.cells
-    frame = program_frames(trace)[cells.stack]
+    frame = project_lines(trace)[cells.stack]
     columns: list[NDArray[Any]] = [cells.entry, cells.cause, cells.name, frame]
     groups = Groups.by(columns)
     is_chosen = np.array(

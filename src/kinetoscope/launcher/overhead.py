@@ -335,7 +335,7 @@ class TimedProgram:
 
 
 def measured(programs: list[TimedProgram], session: Any, records: Records | None = None) -> Overhead | None:
-    """Time programs in turns, until recording certainly took little of the time in which `records` were made; None if one of them made no records."""
+    """Time programs in turns, until recording certainly took little of the time of `records`; None if one program made no records."""
     begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
     overhead: Overhead | None = None
     for rounds in range(1, MOST_ROUNDS + 1):
