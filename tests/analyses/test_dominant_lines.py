@@ -74,3 +74,54 @@ def test_a_call_that_takes_most_of_the_time_in_many_lines_is_named_with_its_call
     text = plain(dominant.finding)
     assert "model.py:12 takes 90.0 % of step time" in text
     assert "called at train.py:20 and train.py:50" in text
+
+
+def products(*, read_version, module=""):
+    """The finding about calls of one line on a table, whose version each call reads, and on a vector of its own."""
+    builder = (
+        TraceBuilder().know("program", {"command": ["train.py"], "folder": FOLDER}).know("deep_steps", True)
+    )
+    shapes = builder.shapes([[36, 36], [36, 4]], ["float", "float"])
+    inside = builder.module(module) if module else -1
+    for step in range(STEPS):
+        builder.step(step, step * STEP_NS, STEP_NS)
+        reads = ((1, read_version(step)), (10 + step, 0))
+        builder.span(
+            "aten::linalg_solve", step * STEP_NS, 9_000_000, stack=builder.stack(MAIN, STEP), shapes=shapes,
+            module=inside, reads=reads, makes=((100 + step, 0),),
+        )  # fmt: skip
+    return next(finding for finding in examine(builder.build()).findings if finding.code == "dominant-line")
+
+
+def test_an_input_that_is_the_same_in_all_calls_is_named():
+    dominant = products(read_version=lambda step: 3)
+    assert "with the same, unchanged input of 36x36 in all calls" in plain(dominant.finding)
+    assert "once, before the loop" in dominant.advice
+
+
+@pytest.mark.parametrize("changes", [{"read_version": lambda step: step}, {"module": "Linear"}])
+def test_an_input_that_changes_or_is_a_weight_of_a_module_is_not_named(changes):
+    dominant = products(**{"read_version": lambda step: 3, **changes})
+    assert "unchanged" not in plain(dominant.finding)
+
+
+@pytest.mark.parametrize(
+    ("operator", "sizes", "has_gain"),
+    [
+        ("aten::conv1d", [[1, 1, 9199], [1, 1, 1200]], True),
+        ("aten::conv1d", [[1, 1, 9199], [1, 1, 3]], False),
+        ("aten::convolution_backward", [[16, 48, 64, 31], [16, 24, 64, 31], [48, 24, 3, 3]], False),
+    ],
+)
+def test_a_convolution_with_a_large_kernel_has_a_gain(operator, sizes, has_gain):
+    builder = TraceBuilder().know("program", {"command": ["train.py"], "folder": FOLDER})
+    shapes = builder.shapes(sizes, ["float"] * len(sizes))
+    small = builder.shapes([[1, 1, 64], [1, 1, 3]], ["float", "float"])
+    stack = builder.stack(MAIN, STEP)
+    for step in range(STEPS):
+        builder.step(step, step * STEP_NS, STEP_NS)
+        builder.span("aten::conv1d", step * STEP_NS, 10_000, stack=builder.stack(MAIN), shapes=small)
+        builder.span(operator, step * STEP_NS + 20_000, 9_000_000, stack=stack, shapes=shapes)
+    dominant = examine(builder.build()).findings[0]
+    assert (dominant.code, "torch.fft" in dominant.advice) == ("dominant-line", has_gain)
+    assert (dominant.gain_ns is not None) == has_gain

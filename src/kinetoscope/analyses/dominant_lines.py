@@ -20,6 +20,7 @@ from kinetoscope.analyses.rules.sequences import model_call
 from kinetoscope.analyses.slow_lines import overlap
 from kinetoscope.ledger.ledger import Cells, ledger_of_process, raw_ledger
 from kinetoscope.model.groups import Groups
+from kinetoscope.model.hierarchy import nearest_of, outermost_operators
 from kinetoscope.model.rows import Rows, ShapesRow
 from kinetoscope.model.time_spent import Cause
 from kinetoscope.tables.costs.evaluate import parsed_inputs
@@ -28,10 +29,10 @@ from kinetoscope.tables.host.lines import line_groups
 
 DOMINANT_LINE = Rule(
     "dominant-line",
-    "{place} takes {share} of {time}{ratio}: {count:call} of {operator}{sizes}, {mean:ns} each{inside}{calls}",
+    "{place} takes {share} of {time}{ratio}: {count:call} of {operator}{sizes}, {mean:ns} each{unchanged}{inside}{calls}",
     "Look whether all of it is needed: fewer or smaller inputs, a result that is kept, a smaller type.",
     finds="a line of the program, or a call with all that it runs, takes most of the time in operators that are about as fast as they can be, with the largest of them and its inputs",
-    source="a share of the time; no fault by itself, so it has no gain, unless most of it is in a function of a library for which a cheaper one is known",
+    source="a share of the time; no fault by itself, so it has no gain, unless a cheaper way is known: of a large kernel, or of a function of a library",
     also="where no other finding explains half of it",
     least=25.0,
     of_kinds=False,
@@ -40,6 +41,9 @@ MOST_LINES, MOST_SHAPES = 3, 2
 LEAST_KERNEL = 128
 """From so many elements on, a kernel has cheaper ways if it is a product of smaller ones, or through Fourier transforms."""
 LARGE_KERNEL = "A kernel as large as this one has cheaper ways: through torch.fft (multiply the transforms of padded signals) or, if it is the product of a column and a row, as a Gaussian is, two convolutions with these."
+UNCHANGED = "Compute what depends on the unchanged input alone (a factorization, a norm, a converted copy, a product) once, before the loop, and use that in each call."
+LEAST_CALLS = 5
+"""From so many calls on that are recorded in full, an input that is the same in all of them is named."""
 MOST_OF_CALLER = 2.0
 """A line that takes at most so many times what a call below it does is named with it."""
 ALL_OF_CALL = 1.25
@@ -129,9 +133,35 @@ def _dominant_calls(
     return findings
 
 
-def _has_large_kernel(sizes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the second of some tensors is the weight of a convolution with many elements for each pair of channels."""
-    return len(sizes) > 1 and len(sizes[1]) > 2 and math.prod(sizes[1][2:]) >= LEAST_KERNEL
+def _unchanged_input(loop: Loop, span: int) -> str:
+    """The sizes of the largest input of an operator outside modules, such as `36x36`, if it is the same tensor, unchanged, in all calls from the same stack that were recorded in full."""
+    trace = loop.trace
+    spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
+    outer = int(nearest_of(trace, outermost_operators(trace))[span]) if span >= 0 else -1
+    if outer < 0 or spans["module"][outer] >= 0:
+        return ""
+    is_alike = (spans["name"] == spans["name"][outer]) & (spans["stack"] == spans["stack"][outer])
+    rows = np.flatnonzero(is_alike[versions["span"]] & (versions["storage"] > 0) & (versions["result"] == 0))
+    calls = len(np.unique(versions["span"][rows]))
+    inputs = parsed_inputs(trace, ShapesRow(int(shapes_of(trace)[outer])))
+    if calls < LEAST_CALLS or inputs is None:
+        return ""
+    sizes = {
+        argument: size for argument, size in enumerate(inputs.shapes) if isinstance(size, tuple) and size
+    }
+    largest = max(sizes, key=lambda argument: math.prod(sizes[argument]), default=-1)
+    rows = rows[versions["argument"][rows] == largest]
+    tensors = np.stack([versions[name][rows] for name in ("storage", "version", "offset_bytes")])
+    if len(rows) != calls or np.unique(tensors, axis=1).shape[1] != 1:
+        return ""
+    return "x".join(map(str, sizes[largest]))
+
+
+def _has_large_kernel(operator: str, sizes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether an operator on tensors of these sizes is a convolution whose weight has many elements for each pair of channels."""
+    # A backward pass is given the gradient and the input before the weight.
+    weight = sizes[1 + ("backward" in operator)] if len(sizes) > 1 + ("backward" in operator) else ()
+    return "conv" in operator and len(weight) > 2 and math.prod(weight[2:]) >= LEAST_KERNEL
 
 
 def _finding(
@@ -152,16 +182,19 @@ def _finding(
     )
     sizes = [] if inputs is None else [size for size in inputs.shapes if isinstance(size, tuple) and size]
     shapes = ["x".join(map(str, size)) for size in sizes[:MOST_SHAPES]]
-    needed_ns = cells.needed_ns[rows].sum()
-    advice = LARGE_KERNEL if _has_large_kernel(sizes) and "conv" in loop.trace.strings[name] else ""
+    took_ns, needed_ns = int(cells.time_ns[rows].sum()), int(cells.needed_ns[rows].sum())
+    unchanged = _unchanged_input(loop, largest)
+    has_large_kernel = _has_large_kernel(loop.trace.strings[name], sizes)
+    advice = LARGE_KERNEL if has_large_kernel else UNCHANGED if unchanged else ""
     words: dict[str, Any] = {
-        "ratio": f", {cells.time_ns[rows].sum() / needed_ns:.1f} times what these calls need at best"
-        if needed_ns > 0
-        else "",
+        "ratio": f", {took_ns / needed_ns:.1f} times what these calls need at best" if needed_ns > 0 else "",
         "operator": loop.trace.strings[name],
         "count": count,
         "mean": int(cells.time_ns[named].sum()) / max(count, 1),
         "sizes": f" on {' and '.join(shapes)}" if shapes else "",
+        "unchanged": f", with the same, unchanged input of {unchanged} in all calls recorded in full"
+        if unchanged
+        else "",
         "inside": f" at {inner}" if inner != place else "",
         "calls": calls_at(loop, place) + (f", called at {' and '.join(callers[:2])}" if callers else ""),
     }
@@ -169,6 +202,7 @@ def _finding(
     spans = spans[spans >= 0]
     of_operator = np.unique(cells.span[named])
     match = Match(
-        of_operator[of_operator >= 0], time_ns, words, gain_ns=None, place=place, module="", spans=spans, advice=advice,
+        of_operator[of_operator >= 0], time_ns, words, place=place, module="", spans=spans, advice=advice,
+        gain_ns=time_ns * max(0.0, 1 - needed_ns / took_ns) if has_large_kernel and needed_ns else None,
     )  # fmt: skip
-    return cells.time_ns[rows].sum() - needed_ns, DOMINANT_LINE.finding(loop, match)
+    return took_ns - needed_ns, DOMINANT_LINE.finding(loop, match)

@@ -26,6 +26,10 @@ LEAST_PERCENT = 5.0
 HIDDEN_PERCENT = 70.0
 SMALL_BYTES = 1 << 20
 LEAST_SMALL = 20
+SLOWEST_BYTES_PER_NS = 0.125
+"""A network of 1 Gbit/s; small messages show their latency, not its rate."""
+FASTEST = 0.1
+"""So many of some equal messages are the fastest, which wait for no other rank."""
 LEAST_SMALL_PERCENT = 2.0
 LARGE_BYTES = 4 << 20
 """Messages of this size take as long as their bytes do."""
@@ -37,6 +41,7 @@ LEAST_AGAIN_BYTES = 1 << 16
 _BACKWARD = PHASE_NAMES[Phase.BACKWARD]
 _DDP, _SYNC_BUFFERS = "torch/nn/parallel/distributed.py", "DistributedDataParallel._sync_buffers"
 _WITHOUT_BUFFERS = "Pass broadcast_buffers=False to DistributedDataParallel where no buffer changes, or keep large constants out of buffers, as plain attributes."
+_FEW_LARGE = "Send few large messages in place of many small ones: wrap the model in DistributedDataParallel, which puts gradients together, or flatten what is sent into one tensor."
 _SYMPTOMS = ("exposed-communication", "poor-overlap")
 
 
@@ -95,7 +100,7 @@ def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | 
     "communication-wait",
     "{place} waits for {collective} between ranks for {share} of {time}, {calls:time}{of_each}{buffers}",
     "Communicate less often, or less: gradient accumulation, larger batches for each rank, smaller types; see with `kinetoscope ranks` whether a rank is late.",
-    finds="processes without a device wait for collectives; what DistributedDataParallel sends of buffers before each forward pass can be left out, and has a gain",
+    finds="processes without a device wait for collectives; what DistributedDataParallel sends of buffers before each forward pass can be left out, and many small messages can be one: these have a gain",
     source="a share of the time; ranks of equal work wait for the transfer alone",
     least=10.0,
 ).selects
@@ -131,10 +136,26 @@ def _waited(
         "buffers": "; DistributedDataParallel sends all buffers of the model before each forward pass" if are_buffers else "",
     }  # fmt: skip
     time_ns = waited.total_ns
+    gain_ns: float | None = time_ns if are_buffers else None
+    advice = _WITHOUT_BUFFERS if are_buffers else ""
+    is_small = bool(moved_bytes) and float(np.mean(moved_bytes)) < SMALL_BYTES
+    if not are_buffers and is_small and loop.per_step(len(calls)) >= LEAST_SMALL:
+        gain_ns, advice = (
+            _of_one_message_ns(loop, calls, end_ns - spans["start_ns"][rows], time_ns),
+            _FEW_LARGE,
+        )
+        words["collective"] = f"small {words['collective']} calls"
     return Match(
-        rows, time_ns, words, gain_ns=time_ns if are_buffers else None, place=line, module="", spans=rows, time=waited,
-        advice=_WITHOUT_BUFFERS if are_buffers else "",
+        rows, time_ns, words, gain_ns=gain_ns, place=line, module="", spans=rows, time=waited, advice=advice,
     )  # fmt: skip
+
+
+def _of_one_message_ns(loop: Loop, calls: list[dict[str, Any]], lasts_ns: Rows, time_ns: int) -> float:
+    """What one message a step would gain in place of many: all but what the fastest takes, and the bytes at the best rate of any, or that of a slow network."""
+    moved = np.array([call["bytes"] or 0 for call in calls])
+    rate = max(SLOWEST_BYTES_PER_NS, float((moved / np.maximum(lasts_ns, 1)).max()))
+    steps, moved_bytes = len(calls) / loop.per_step(len(calls)), len(calls) * float(moved[moved > 0].mean())
+    return max(0.0, time_ns - steps * float(np.quantile(lasts_ns, FASTEST)) - moved_bytes / rate)
 
 
 @Rule(
