@@ -67,12 +67,12 @@ _RECEIVED = (
 """What is said, and what to change, where a loader is not used as it is meant to be."""
 
 
-_OF_FUNCTION = "{subject} makes its batches itself: {place} takes {share} of {time}{calls}{part}"
+_OF_FUNCTION = "{subject} makes its batches itself (num_workers=0): {place} takes {share} of {time}{calls}{part}"
 
 
 @Rule(
     "main-process-loading",
-    "{subject} makes its batches itself for {share} of {time} ({each:ns} a batch on average){part}{at}{calls}",
+    "{subject} makes its batches itself (num_workers=0) for {share} of {time} ({each:ns} a batch on average){part}{at}{calls}",
     "Let workers make batches: DataLoader(..., num_workers={workers}, persistent_workers=True).",
     finds="the loop makes its batches itself, or makes a new iterator of its loader for each, which shuffles the whole data set",
     source="PyTorch's former TensorBoard plugin (10 % in XProf)",
