@@ -99,6 +99,12 @@ def test_an_input_that_is_the_same_in_all_calls_is_named():
     assert "once, before the loop" in dominant.advice
 
 
+def test_inputs_that_are_used_again_in_many_calls_are_counted(monkeypatch):
+    monkeypatch.setattr("kinetoscope.analyses.dominant_lines.LEAST_CALLS", STEPS // 2)
+    dominant = products(read_version=lambda step: 2 * step // STEPS)
+    assert f"with only 2 different inputs of 36x36 in {STEPS} calls" in plain(dominant.finding)
+
+
 @pytest.mark.parametrize("changes", [{"read_version": lambda step: step}, {"module": "Linear"}])
 def test_an_input_that_changes_or_is_a_weight_of_a_module_is_not_named(changes):
     dominant = products(**{"read_version": lambda step: 3, **changes})

@@ -43,7 +43,7 @@ LEAST_KERNEL = 128
 LARGE_KERNEL = "A kernel as large as this one has cheaper ways: through torch.fft (multiply the transforms of padded signals) or, if it is the product of a column and a row, as a Gaussian is, two convolutions with these."
 UNCHANGED = "Compute what depends on the unchanged input alone (a factorization, a norm, a converted copy, a product) once, before the loop, and use that in each call."
 LEAST_CALLS = 5
-"""From so many calls on that are recorded in full, an input that is the same in all of them is named."""
+"""An input that is the same in so many of the calls that are recorded in full is named."""
 MOST_OF_CALLER = 2.0
 """A line that takes at most so many times what a call below it does is named with it."""
 ALL_OF_CALL = 1.25
@@ -134,7 +134,7 @@ def _dominant_calls(
 
 
 def _unchanged_input(loop: Loop, span: int) -> str:
-    """The sizes of the largest input of an operator outside modules, such as `36x36`, if it is the same tensor, unchanged, in all calls from the same stack that were recorded in full."""
+    """How often the largest input of an operator outside modules is the same, unchanged tensor in calls from the same stack that were recorded in full; empty where it mostly differs."""
     trace = loop.trace
     spans, versions = trace.columns("spans"), trace.columns("tensor_versions")
     outer = int(nearest_of(trace, outermost_operators(trace))[span]) if span >= 0 else -1
@@ -152,9 +152,13 @@ def _unchanged_input(loop: Loop, span: int) -> str:
     largest = max(sizes, key=lambda argument: math.prod(sizes[argument]), default=-1)
     rows = rows[versions["argument"][rows] == largest]
     tensors = np.stack([versions[name][rows] for name in ("storage", "version", "offset_bytes")])
-    if len(rows) != calls or np.unique(tensors, axis=1).shape[1] != 1:
+    different = np.unique(tensors, axis=1).shape[1]
+    if len(rows) != calls or calls < LEAST_CALLS * different:
         return ""
-    return "x".join(map(str, sizes[largest]))
+    shape = "x".join(map(str, sizes[largest]))
+    if different == 1:
+        return f", with the same, unchanged input of {shape} in all calls recorded in full"
+    return f", with only {different} different inputs of {shape} in {calls} calls recorded in full"
 
 
 def _has_large_kernel(operator: str, sizes: Sequence[tuple[int, ...]]) -> bool:
@@ -192,9 +196,7 @@ def _finding(
         "count": count,
         "mean": int(cells.time_ns[named].sum()) / max(count, 1),
         "sizes": f" on {' and '.join(shapes)}" if shapes else "",
-        "unchanged": f", with the same, unchanged input of {unchanged} in all calls recorded in full"
-        if unchanged
-        else "",
+        "unchanged": unchanged,
         "inside": f" at {inner}" if inner != place else "",
         "calls": calls_at(loop, place) + (f", called at {' and '.join(callers[:2])}" if callers else ""),
     }

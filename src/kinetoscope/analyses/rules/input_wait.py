@@ -67,7 +67,9 @@ _RECEIVED = (
 """What is said, and what to change, where a loader is not used as it is meant to be."""
 
 
-_OF_FUNCTION = "{subject} makes its batches itself (num_workers=0): {place} takes {share} of {time}{calls}{part}"
+_OF_FUNCTION = (
+    "{subject} makes its batches itself (num_workers=0): {place} takes {share} of {time}{calls}{part}"
+)
 
 
 @Rule(
