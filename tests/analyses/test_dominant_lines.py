@@ -131,3 +131,21 @@ def test_a_convolution_with_a_large_kernel_has_a_gain(operator, sizes, has_gain)
     dominant = examine(builder.build()).findings[0]
     assert (dominant.code, "torch.fft" in dominant.advice) == ("dominant-line", has_gain)
     assert (dominant.gain_ns is not None) == has_gain
+
+
+def test_a_call_of_the_model_with_a_small_part_of_a_lines_time_is_not_its_place():
+    builder = TraceBuilder().know("program", {"command": ["train.py"], "folder": FOLDER})
+    shapes = builder.shapes([[36000, 320], [320, 320]], ["float", "float"])
+    in_training, in_validation = (
+        builder.stack(MAIN, (TRAIN, line, "train"), MODULE, (MODEL, 7, "Layer.forward")) for line in (20, 30)
+    )
+    names = [f"aten::{name}" for name in ("mm", "addmm", "mul", "add", "sub", "div", "exp", "log")]
+    for step in range(STEPS):
+        start_ns = step * STEP_NS
+        builder.step(step, start_ns, STEP_NS + 3_000_000 * (step == STEPS - 1))
+        for number, name in enumerate(names):
+            builder.span(name, start_ns + number * 1_250_000, 1_250_000, stack=in_training, shapes=shapes)
+    # One operator of all steps takes longest here, and is not most of the line's time.
+    builder.span("aten::bmm", STEPS * STEP_NS, 3_000_000, stack=in_validation, shapes=shapes)
+    dominant = examine(builder.build()).findings[0]
+    assert (dominant.code, dominant.place.line) == ("dominant-line", 20)

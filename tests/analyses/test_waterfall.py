@@ -45,6 +45,22 @@ def test_without_a_calibration_it_says_by_which_rates():
     assert "(kinetoscope calibrate measures those of the machine)" in printed
 
 
+def test_waits_for_other_ranks_are_named_as_a_part_of_the_floor():
+    builder = TraceBuilder().know("attainable", {"call": [[1, 1000]], "stream": [[25_000_000, 21_000]]})
+    main, gloo = builder.thread(), builder.thread("gloo")
+    shapes = builder.shapes([[25_000_000 // 8], []], ["float", "Scalar"], ["", "2."])
+    for step in range(4):
+        at = step * 10 * MS
+        builder.step(step, at, 10 * MS, thread=main)
+        builder.span("aten::mul", at, 4 * MS, thread=main, shapes=shapes)
+        builder.span("c10d::allreduce_", at + 4 * MS, 1000, thread=main)
+        builder.annotation("gloo:all_reduce", at + 4 * MS + 1000, 6 * MS - 1000, thread=gloo)
+    account = builder.build().account()
+    assert floor_sentence(account, account.kinds[0]).endswith(
+        " times its floor, with 6 ms of waits for other ranks"
+    )
+
+
 def test_without_sizes_it_says_what_to_record():
     report = examine(trace(sized=False))
     account = report.account

@@ -75,7 +75,8 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
         time_ns = loop.usual_sum(ledger.counted_step[cells.step[of_line]], cells.time_ns[of_line])
         if loop.share(time_ns) < DOMINANT_LINE.least:
             break
-        largest = is_here[np.argmax(cells.time_ns[of_line])]
+        called_from = Groups(node[is_here], len(nodes)).largest(cells.time_ns[of_line])
+        largest = is_here[np.argmax(np.where(node[is_here] == called_from, cells.time_ns[of_line], -1))]
         inner = loop.place_of_frame(int(first[number]))
         call, at_line = model_call(loop, int(stack[largest])), inner
         is_named = any(overlap(inner, other.place) for other in others)
@@ -85,7 +86,8 @@ def dominant_lines(loop: Loop, others: Sequence[Finding]) -> list[Finding]:
             is_named |= any(
                 2 * (other.gain_ns or 0) >= time_ns and overlap(around, other.place) for other in others
             )
-            if overlap(around, call) and node_ns[caller] <= ALL_OF_CALL * line_ns[number]:
+            is_all = line_ns[number] <= ALL_OF_CALL * node_ns[caller] <= ALL_OF_CALL**2 * line_ns[number]
+            if overlap(around, call) and is_all:
                 at_line = around
             caller = nodes[caller].caller
         if not is_named:

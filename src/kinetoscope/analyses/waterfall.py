@@ -11,6 +11,8 @@ from kinetoscope.model import units
 from kinetoscope.model.time_spent import Cause, words_of
 
 MOST_PARTS = 5
+LEAST_WAITS = 0.1
+"""Waits for other ranks are named as a part of the floor if they are so much of the step."""
 LEAST_PART = 0.01
 """Above the floor, so many parts are named that are so much of the step; the rest is one."""
 # Small costs of everything, for which no line is to blame alone, and work of many lines that a finding gives one place.
@@ -114,6 +116,13 @@ def floor_sentence(account: Account, kind: KindAccount) -> str:
             f"{takes}{above}; {unknown}: record the sizes of inputs (record_shapes=True, or kinetoscope run)"
         )
     by = "" if account.calibrated else ", which is the same operators at the best rates of this trace"
+    waits_ns = sum(
+        row["time_ns"]
+        for row in account.rows_of(kind)
+        if row["cause"] == Cause.COLLECTIVE.words and row["needed_ns"]
+    )
+    if waits_ns >= LEAST_WAITS * kind.duration_ns:
+        by += f"{' and' if by else ', with'} {units.duration(waits_ns / max(kind.steps, 1))} of waits for other ranks"
     return f"{takes}, {_times(kind)} times its floor{by}"
 
 
