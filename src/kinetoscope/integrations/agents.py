@@ -131,13 +131,6 @@ class TraceAnswers:
             rows = choose_columns(rows, columns)
         return {"total_rows": rows.num_rows, "rows": rows.slice(0, max(0, min(limit, _MOST_ROWS)))}
 
-    def sql(self, path: str, query: str, limit: int = 50) -> dict[str, Any]:
-        """Query the tables of a trace with SQL (DuckDB): select name, sum(self_ns) as self_ns from spans group by name."""
-        from kinetoscope.integrations.read_only_query import read_only_query
-
-        rows, total = read_only_query(self._trace(path), query, max(0, min(limit, _MOST_ROWS)))
-        return {"total_rows": total, "rows": rows}
-
     def compare(self, base: str, new: str) -> dict[str, Any]:
         """Compare two recordings of a program: how much longer or shorter a step is, how sure that is, and what changed."""
         comparison = compare(self._trace(base), self._trace(new))
@@ -335,7 +328,6 @@ def mcp_server(answers: TraceAnswers) -> MCPServer:
         answers.findings,
         answers.evidence,
         answers.table,
-        answers.sql,
         answers.compare,
         answers.ranks,
         answers.last,
