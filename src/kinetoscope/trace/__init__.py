@@ -22,5 +22,4 @@ __all__ = [
     "opening",
     "page",
     "tables",
-    "trace",
 ]
