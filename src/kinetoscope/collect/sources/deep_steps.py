@@ -156,7 +156,7 @@ class DeepSteps(Source):
         return (end * SLICE_NS - past_ns) / 1e9
 
     def _goes_on(self, began_ns: int, operators_before: int, now_ns: int, planned: bool) -> bool:
-        """Whether slices recorded in full since `began_ns` still are: until they have enough operators, and beyond what was planned until they have few."""
+        """Whether deep slices that began at `began_ns` go on: planned ones until they have enough operators, others while they have too few."""
         operators = self._switch(self._records_in_full) - operators_before
         lasts = (now_ns - began_ns) // SLICE_NS
         if planned:
