@@ -46,6 +46,7 @@ SCRIPTS = (
     "unlisted_programs",
     "healthy_networks",
     "compare",
+    "gate",
     "stragglers",
     "summaries",
     "trainers",

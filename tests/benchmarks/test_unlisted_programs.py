@@ -28,8 +28,8 @@ def numbers_of(line):
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", line)]
 
 
-def test_there_are_126_programs_and_21_have_two_faults():
-    assert len(PROGRAMS) == 126
+def test_there_are_135_programs_and_21_have_two_faults():
+    assert len(PROGRAMS) == 135
     assert sum(len(program.faults) == 2 for program in PROGRAMS.values()) == 21
 
 

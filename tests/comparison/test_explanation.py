@@ -75,8 +75,9 @@ def test_a_buffer_that_is_new_in_each_step_adds_up_whatever_fresh_memory_costs()
 
 def assert_adds_up(found):
     explanation = found.explanation
-    assert max(explanation.base_ns, 1.0) == pytest.approx(found.whole.base_ns)
-    assert max(explanation.new_ns, 1.0) == pytest.approx(found.whole.new_ns)
+    # Steps are compared without waits for a CPU core, which are a part of the explanation.
+    assert found.whole.base_ns <= max(explanation.base_ns, 1.0) * 1.000001
+    assert found.whole.new_ns <= max(explanation.new_ns, 1.0) * 1.000001
     change_ns = explanation.new_ns - explanation.base_ns
     assert sum(one.change_ns for one in explanation.parts) == pytest.approx(change_ns, abs=1e-2)
     for kind in explanation.kinds:

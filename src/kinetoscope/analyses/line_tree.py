@@ -200,9 +200,9 @@ def _loading_stacks(ledger: ProcessLedger) -> tuple[Rows, Rows]:
 def _collective_stacks(ledger: ProcessLedger) -> tuple[Rows, Rows]:
     """The stacks that call collectives, and how long these last."""
     trace = ledger.trace
-    span, transfer_ns = (
-        collectives(trace)[name].fill_null(0).to_numpy().astype(np.int64) for name in ("span", "transfer_ns")
-    )
+    # Not by Arrow's functions, which take longer to load than a small trace.
+    columns = (collectives(trace)[name].to_pylist() for name in ("span", "transfer_ns"))
+    span, transfer_ns = (np.array([value or 0 for value in values], np.int64) for values in columns)
     of_process = thread_processes(trace)[trace.column("spans", "thread")[span]] == max(ledger.process, 0)
     span, transfer_ns = span[of_process], transfer_ns[of_process]
     return span_stacks(trace)[span], np.maximum(transfer_ns, trace.column("spans", "duration_ns")[span])

@@ -238,6 +238,8 @@ class _Comparing:
 
         C. R. Genovese, K. Roeder and L. Wasserman, "False discovery control with p-value weighting", Biometrika 93 (2006).
         """
+        if len(p) == 0:
+            return np.zeros(0, bool)
         codes = [(new or base or ())[1:2] for base, new in zip(*keys, strict=True)]
         is_edited = np.array([not self.margins.edited.isdisjoint(code) for code in codes])
         # Together, edited rows have the weight of all others; the mean weight is 1.
