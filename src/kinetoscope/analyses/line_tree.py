@@ -211,11 +211,14 @@ def _collective_stacks(ledger: ProcessLedger) -> tuple[Rows, Rows]:
 def _add_waits(ledger: ProcessLedger, data_ns: Rows, collectives_ns: Rows, node_of_stack: list[int]) -> None:
     """Add to the times of lines what they wait for data, and for collectives whose wait is no operator's."""
     cells, line_of_stack = ledger.cells, np.array(node_of_stack)
-    for line_ns, is_waiting, (stack, part) in (
-        (data_ns, cells.cause == Cause.DATA, _loading_stacks(ledger)),
-        (collectives_ns, (cells.cause == Cause.COLLECTIVE) & (cells.span < 0), _collective_stacks(ledger)),
+    for line_ns, is_waiting, stacks_of in (
+        (data_ns, cells.cause == Cause.DATA, _loading_stacks),
+        (collectives_ns, (cells.cause == Cause.COLLECTIVE) & (cells.span < 0), _collective_stacks),
     ):
         waits_ns = int(cells.time_ns[is_waiting & ledger.counted[cells.step]].sum())
+        if waits_ns == 0:
+            continue
+        stack, part = stacks_of(ledger)
         by_line = Groups(line_of_stack[stack], len(line_ns)).sums(part)
         line_ns += (waits_ns / max(int(part.sum()), 1) * by_line).astype(np.int64)
 

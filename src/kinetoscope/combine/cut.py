@@ -112,7 +112,7 @@ class TracePart:
         threads: The selected threads; None for all.
         steps: The selected rows of `steps`; None for all in a window.
         by_launch: Whether device spans are selected by their launch, and then whole, or by when they ran.
-        said: The entry of the new trace in `info["selections"]`.
+        selection: The entry of the new trace in `info["selections"]`.
         overlaps: Whether partial overlaps that a cut hides are kept, which needs the nesting of the whole trace.
     """
 
@@ -122,7 +122,7 @@ class TracePart:
     threads: Mask | None = None
     steps: Rows | None = None
     by_launch: bool = False
-    said: dict[str, Any] = field(default_factory=dict)
+    selection: dict[str, Any] = field(default_factory=dict)
     overlaps: bool = True
 
     @classmethod
@@ -511,7 +511,7 @@ class _Cutting:
         earlier = trace_info.get("selections")
         cut_spans = int((pieces.begun_before | pieces.unfinished).sum())
         selection = {
-            **self._part.said,
+            **self._part.selection,
             "cut_spans": cut_spans,
             "spans_left_out": int((self._place[:-1] < 0).sum()),
         }

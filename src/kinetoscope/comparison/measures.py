@@ -174,14 +174,11 @@ class Run:
             return self.step_ns
         waits_ns = parts.table(np.array([parts.keys.index(key)]), len(self.step_ns))[:, 0]
         # Samples say how long a thread waited between two of them, not in which of the short steps between.
-        is_counted = np.arange(len(self.step_ns)) >= self.warm_up
-        stretches = Groups.by(
-            [np.cumsum(self.step_ns) // _SAMPLED_NS, self.step_kind, is_counted.view(np.int8)]
-        )
+        is_counted = (np.arange(len(self.step_ns)) >= self.warm_up).view(np.int8)
+        stretches = Groups.by([np.cumsum(self.step_ns) // _SAMPLED_NS, self.step_kind, is_counted])
         mean_ns = stretches.sums(self.step_ns - waits_ns) / stretches.sizes()
-        return np.where(
-            stretches.sums(waits_ns)[stretches.of_row] > 0, mean_ns[stretches.of_row], self.step_ns
-        )
+        has_waits = stretches.sums(waits_ns) > 0
+        return np.where(has_waits[stretches.of_row], mean_ns[stretches.of_row], self.step_ns)
 
     @property
     def doubt(self) -> str:

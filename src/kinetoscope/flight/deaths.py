@@ -1,7 +1,7 @@
-"""How processes ended, as the kernel says it to ranks that live on and hold on to the others.
+"""How the processes of ranks ended: the other ranks on the machine hold a pidfd of each and ask the kernel.
 
-Only its parent is told how a process ended. But the kernel says it to any process of the same user that has a pidfd of it, from Linux 6.15 on, and
-before its parent has asked, in `/proc`.
+The kernel reports the exit status of a process to its parent. Other processes of the same user can read it from a pidfd since Linux 6.15, and on older
+kernels from `/proc` until the parent has waited for the process.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DeathWatch:
                     self._held[process] = rank, os.pidfd_open(process)
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close the pidfds of all ranks."""
         while self._held:
             os.close(self._held.popitem()[1][1])
 

@@ -184,7 +184,7 @@ class HangWatch:
         self.overdue_ns = 0
 
     def judge(self, noticed_ns: int) -> dict[str, Any]:
-        """Look once more, and return the verdict with what is known of the collective; `noticed_ns` is when the step was seen to be overdue."""
+        """Look at the stacks again; return what the process does and the facts of the collective it is in. `noticed_ns`: when the step was first overdue."""
         call = collective_call(self._thread)
         now_ns = time.monotonic_ns()
         stacks = live_stacks.live_stacks(self._process, self._layout)

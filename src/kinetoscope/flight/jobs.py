@@ -202,7 +202,7 @@ def _ranks(folder: Path, now_ns: int | None) -> list[RankFiles]:
             facts = facts_of_end(log)
         state = ENDED if now_ns is None else state_of(log, now_ns)
         death = deaths.noted_death(recording.with_suffix(deaths.SUFFIX), log.process if log else None)
-        if death is not None and (state == GONE or log is None):
+        if death is not None and log is None:
             state = GONE
         changed_s = _changed_s(recording) or (death.time_s if death is not None else 0.0)
         ranks.append(RankFiles(number, recording, log, facts, state, changed_s, death))

@@ -22,6 +22,7 @@ import numpy as np
 
 from kinetoscope.model.hierarchy import host_work
 from kinetoscope.model.rows import ProcessRow
+from kinetoscope.model.trace_data import derived
 from kinetoscope.tables.host.host_shares import host_shares
 from kinetoscope.tables.processor_waits import processor_waits, running_thread
 from kinetoscope.tables.step_extents import start_up_steps
@@ -158,6 +159,7 @@ class Records:
         return self.ran_ns < (1 - _MUCH) * self.whole_ns
 
 
+@derived
 def records_of(trace: Trace) -> tuple[Records, ...]:
     """How much was recorded of each process of a trace, those with steps first."""
     table, records = trace.columns("processes"), []

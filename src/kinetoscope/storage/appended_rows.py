@@ -92,7 +92,7 @@ class KeptRows:
         return True
 
     def rows(self) -> AppendedRows:
-        """The rows appended so far."""
+        """Return what was appended to each table until now, in order."""
         return AppendedRows({table: list(parts) for table, parts in list(self._parts.items())})
 
 

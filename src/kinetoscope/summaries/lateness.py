@@ -53,6 +53,10 @@ def stragglers(sections: Sections) -> pyarrow.Table:
     A straggler waits for other ranks clearly less than these do (by a robust score that chance seldom reaches) and by at least 1 % of a step: in most steps and in each third of
     them, or in single steps that add up to 1 % of all. Few steps are not enough: two ranks need nine steps, eight ranks four. A rank that is late because it waited for another late rank is no straggler.
     """
+    return sections.cached("stragglers", lambda: _stragglers(sections))
+
+
+def _stragglers(sections: Sections) -> pyarrow.Table:
     row, step, late = less_waiting(sections)
     ranks_late = late_ranks(row, step, late, sections.step_ns, _work(sections))
     rows = np.array([rank.row for rank in ranks_late], dtype=np.int64)
@@ -104,10 +108,10 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
     for host_row in sorted({*range(len(hosts))} - {late_host.row for late_host in hosts_late}):
         if set(ranks[host_row]) <= set(named):
             first = max((named[rank] for rank in ranks[host_row]), key=lambda row: row["late_ns"])
-            late = LateRank(
-                host_row, first["late_ns"], first["score"], True, first["phase"], first["extra_ns"]
+            late_ns, score, part, more_ns = (
+                first[name] for name in ("late_ns", "score", "phase", "extra_ns")
             )
-            hosts_late.append(late)
+            hosts_late.append(LateRank(host_row, late_ns, score, True, part, more_ns))
     return [
         (str(hosts[late_host.row]), ranks[late_host.row], late_host)
         for late_host in hosts_late

@@ -331,7 +331,7 @@ class Trace(TraceData):
             "window_ns": [start, None if end == ENDLESS_NS else end],
             "device": checked_choice("device", device, DEVICE_RULES),
         }
-        return cut(self, TracePart.of_window(self, start, end, by_launch=device == "launch", said=note))
+        return cut(self, TracePart.of_window(self, start, end, by_launch=device == "launch", selection=note))
 
     def select_steps(self, numbers: Iterable[int], *, device: str = "launch") -> Trace:
         """Return some steps as a trace.
@@ -369,7 +369,7 @@ class Trace(TraceData):
             "windows_ns": np.column_stack((start, end)).tolist(),
             "device": checked_choice("device", device, DEVICE_RULES),
         }
-        part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", said=note)
+        part = TracePart(int(start[0]), start, end, steps=rows, by_launch=device == "launch", selection=note)
         return cut(self, part)
 
     def select_ranks(self, ranks: Iterable[int]) -> Trace:
@@ -398,7 +398,7 @@ class Trace(TraceData):
             raise ArgumentError("the trace has no ranks")
         wanted = _existing(ranks, "rank", existing)
         threads = np.isin(of_thread, [*wanted, -1])
-        part = TracePart.of_window(self, 0, ENDLESS_NS, threads=threads, said={"ranks": wanted})
+        part = TracePart.of_window(self, 0, ENDLESS_NS, threads=threads, selection={"ranks": wanted})
         return cut(self, part)
 
     # As torch's events

@@ -260,8 +260,8 @@ def _without_longest(loop: Loop, waits: Rows) -> int:
 def _longer_first_ns(loop: Loop, waits: Rows, starts: int) -> int:
     """By how much the waits after so many starts of workers, the longest ones, are longer than the others together."""
     longest_first = np.sort(loop.trace.column("spans", "duration_ns")[waits].astype(np.int64))[::-1]
-    others = longest_first[starts:]
-    return int(longest_first[:starts].sum() - starts * (others.mean() if len(others) else 0))
+    other_waits = longest_first[starts:]
+    return int(longest_first[:starts].sum() - starts * (other_waits.mean() if len(other_waits) else 0))
 
 
 def _starts_of_workers(loop: Loop, waits: Rows) -> tuple[int, int]:

@@ -26,8 +26,11 @@ from kinetoscope.torch_events.function_event import (
     used_device,
 )
 
-# What torch calls events of its callbacks; those of its collector are `Kineto`, and calls are told by their names.
+# The tags of events that torch records by callbacks; all others have the tag `Kineto`, and Python calls one that depends on their name.
 _TAGS = {"cpu_op": "TorchOp", "user_annotation": "TorchOp", "cpu_instant_event": "Allocation"}
+_PARTS_OF_INPUTS = attrgetter(
+    "structured_input_shapes", "structured_input_strides", "input_dtypes", "concrete_inputs"
+)
 _FRAME = re.compile(r"(.*)\((\d+)\): (.*)", re.DOTALL)
 _SCOPES = {scope.value: scope for scope in _profiler.RecordScope.__members__.values()}
 # torch repeats no number of an event in a process.
@@ -39,13 +42,13 @@ class PassesAs(SimpleNamespace):
     """Values that pass as an object of one of torch's classes, of which no program can make one."""
 
     def __init__(self, torchs_class: str, /, **values: Any) -> None:
-        """Take the name of the class and the attributes."""
+        """Store the values as attributes of what passes as an object of `torch._C._profiler.<torchs_class>`."""
         super().__init__(**values)
         self._torchs_class = torchs_class
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """What `isinstance` finds."""
+        """The class of torch, so that `isinstance` is true of it."""
         return getattr(_profiler, self._torchs_class)
 
 
@@ -53,11 +56,11 @@ class RawEvent:
     """API-compatible with torch's `_KinetoEvent`, of which every attribute is a method."""
 
     def __init__(self, event: FunctionEvent) -> None:
-        """Wrap one of our events."""
+        """Answer from this event of a trace of ours."""
         self._event = event
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
-        """The method of this name."""
+        """A method without arguments that returns the value of this name in the event."""
         if name.startswith("_"):
             raise AttributeError(name)
         value = _VALUES.get(name, attrgetter(name))(self._event)
@@ -107,7 +110,7 @@ class EventNode:
     """API-compatible with torch's `_ProfilerEvent`: an event, and those inside it."""
 
     def __init__(self, event: FunctionEvent, number: int) -> None:
-        """Wrap one of our events."""
+        """Make a node without parent and children, whose `id` is `number`."""
         self.event, self.id = event, number
         self.parent: EventNode | None = None
         self.children: list[EventNode] = []
@@ -142,8 +145,8 @@ class EventNode:
                 "inputs": _inputs(event),
                 "scope": scope,
                 "sequence_number": event.sequence_nr,
+                "allow_tf32_cublas": False,
             }
-            fields["allow_tf32_cublas"] = False
         tag = getattr(_profiler._EventType, name)  # noqa: SLF001  (torch's own)
         return tag, PassesAs(f"_ExtraFields_{name}", **fields)
 
@@ -190,15 +193,9 @@ def _of_allocation(event: FunctionEvent) -> dict[str, Any]:
 
 def _inputs(event: FunctionEvent) -> list[Any]:
     """The arguments of an operator: tensors, lists of these, numbers, and None for others."""
-    parts = (
-        event.structured_input_shapes,
-        event.structured_input_strides,
-        event.input_dtypes,
-        event.concrete_inputs,
-    )
     return [
         value if kind == "Scalar" else _tensors(event, dims, strides or [], kind or "")
-        for dims, strides, kind, value in itertools.zip_longest(*parts)
+        for dims, strides, kind, value in itertools.zip_longest(*_PARTS_OF_INPUTS(event))
     ]
 
 
@@ -243,5 +240,5 @@ def raw_events(trace: TraceData) -> list[RawEvent]:
 def event_nodes(trace: TraceData) -> list[EventNode]:
     """The events of the host that are in no other one, as `kineto_results.experimental_event_tree()` lists them."""
     host = torch.autograd.DeviceType.CPU
-    nodes = _nodes(trace_of_events(trace))
-    return [node for node in nodes if node.parent is None and node.event.device_type == host]
+    roots = (node for node in _nodes(trace_of_events(trace)) if node.parent is None)
+    return [root for root in roots if root.event.device_type == host]

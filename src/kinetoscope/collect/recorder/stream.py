@@ -268,7 +268,7 @@ class Stream:
                 self._allow_switching(ends_pause=False)
 
     def _allow_switching(self, *, ends_pause: bool = True) -> None:
-        """Let a session be paused and resumed by `Recorder.step_switch`, if it is the only one and asked for that."""
+        """Allow `Recorder.step_switch` to pause and resume the session if no other one records and it requested that."""
         session = self._subscriptions[0]
         if len(self._subscriptions) > 1 or not session.switches_steps:
             return
