@@ -140,10 +140,8 @@ def _waited(
     advice = _WITHOUT_BUFFERS if are_buffers else ""
     is_small = bool(moved_bytes) and float(np.mean(moved_bytes)) < SMALL_BYTES
     if not are_buffers and is_small and loop.per_step(len(calls)) >= LEAST_SMALL:
-        gain_ns, advice = (
-            _of_one_message_ns(loop, calls, end_ns - spans["start_ns"][rows], time_ns),
-            _FEW_LARGE,
-        )
+        gain_ns = _of_one_message_ns(loop, calls, end_ns - spans["start_ns"][rows], time_ns)
+        advice = _FEW_LARGE
         words["collective"] = f"small {words['collective']} calls"
     return Match(
         rows, time_ns, words, gain_ns=gain_ns, place=line, module="", spans=rows, time=waited, advice=advice,
