@@ -617,6 +617,7 @@ def test_a_compiler_without_the_hooked_functions_compiles_as_before(monkeypatch:
 def test_a_generated_file_without_lines_of_the_program_has_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch._inductor.graph  # noqa: F401  (files are looked up only where the compiler was imported)
     from torch._inductor.codecache import PyCodeCache
 
     file = tmp_path / "generated.py"
