@@ -52,8 +52,8 @@ class Samples(torch.utils.data.Dataset):
 
 def spin(seconds):
     until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
+    while time.thread_time() < until:  # python
+        pass  # python
 
 def train(rank):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
@@ -127,9 +127,10 @@ if __name__ == "__main__":
             os.waitpid(child, 0)
 """
 LINES = {
-    kind: number
-    for number, line in enumerate(JOB.splitlines(), 1)
-    for kind in line.partition("  # ")[2].split()
+    kind: [
+        number for number, line in enumerate(JOB.splitlines(), 1) if kind in line.partition("  # ")[2].split()
+    ]
+    for kind in PARTS
 }
 BUSY = "import os, sys\nos.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\nwhile True: pass"
 
@@ -155,7 +156,7 @@ class Trial:
         if self.kind == "host":
             return f"ranks of node{2 * self.ranks[0] // RANKS}" in words
         is_part = any(f" on {part_words(part)}" in words for part in PARTS[self.kind])
-        is_line = self.kind == "busy" or f"job.py:{LINES.get(self.kind)})" in words
+        is_line = self.kind == "busy" or any(f"job.py:{line})" in words for line in LINES[self.kind])
         return sorted(named) == sorted(self.ranks) and is_part and is_line
 
     def right_after_s(self) -> float | None:

@@ -85,13 +85,17 @@ def test_a_rank_without_a_core_is_late_by_that_whatever_else_takes_longer():
     assert late_part({"compute": 50, "host_wait": -900}, 1_000) is None
 
 
-def named_by_work(input_ns, *, wait_less_ns, seed, ranks=8, steps=12):
-    """The ranks named on a busy machine, where waits vary by half a step: what each takes longer for its input, and by how much less it waits."""
+def named_by_work(input_ns, *, wait_less_ns, seed, ranks=8, steps=12, compute_ns=0):
+    """The ranks named on a busy machine, where waits vary by half a step.
+
+    What each takes longer for its input, and by how much less it waits; `compute_ns` is what the last one computes longer.
+    """
     varies = np.random.default_rng(seed)
     row, step = (places.ravel() for places in np.indices((ranks, steps)))
     late_ns = varies.normal(0, STEP_NS / 5, ranks * steps) + np.array(wait_less_ns)[row]
     parts_ns = {part: varies.normal(1_000_000, 20_000, ranks * steps) for part in OWN_PARTS}
     parts_ns["data_wait"] += np.array(input_ns)[row]
+    parts_ns["compute"] += compute_ns * (row == ranks - 1)
     work = {part: (row, values.astype(np.int64)) for part, values in parts_ns.items()}
     order = np.lexsort((row, step))
     late = (row[order], step[order], late_ns[order].astype(np.int64))
@@ -105,10 +109,16 @@ def test_a_rank_whose_own_work_takes_longer_is_named_where_waits_vary_too_much()
     assert named_ranks.count([(3, "data_wait")]) >= 19
 
 
-def test_longer_work_that_nobody_waits_for_makes_no_rank_late():
+def test_a_part_that_another_one_makes_up_for_makes_no_rank_late():
+    more = [0, 0, 0, 0, 0, 0, 0, 3_000_000]
+    for seed in range(20):
+        assert named_by_work(more, wait_less_ns=[0] * 8, seed=seed, compute_ns=-2_900_000) == []
+
+
+def test_a_rank_that_waits_clearly_longer_for_others_is_not_late():
     more = [0, 0, 0, 3_000_000, 0, 0, 0, 0]
     for seed in range(20):
-        assert named_by_work(more, wait_less_ns=[-value for value in more], seed=seed) == []
+        assert named_by_work(more, wait_less_ns=[-20 * value for value in more], seed=seed) == []
 
 
 def test_ranks_that_only_vary_are_not_named():

@@ -34,6 +34,8 @@ def rank_trace(rank, late_ns, latest_ns, *, steps, groups):
         builder.span("c10d::allreduce_", start + own_ns, 10, stack=reduces)
         waits_ns = COMPUTE_NS + latest_ns + TRANSFER_NS - own_ns
         builder.annotation("gloo:all_reduce", start + own_ns + 10, waits_ns, thread=worker)
+    # The step that runs while the ring is read.
+    builder.step(steps, steps * STEP_NS, STEP_NS // 100, unfinished=True)
     return builder.build()
 
 
@@ -98,3 +100,10 @@ def test_too_few_steps_say_nothing(job):
     assert slow_ranks.job_of_rings(Attempt(attempt).rings()) is None
     refused = CliRunner().invoke(main, ["ranks", str(attempt)])
     assert "too few steps" in refused.output
+
+
+def test_the_step_that_runs_does_not_count(job):
+    attempt = Attempt(job({2: 1_500_000}, steps=7))
+    compared = slow_ranks.compared(attempt)
+    assert compared.ranks()["steps"].to_pylist() == [7] * RANKS
+    assert set(compared.section("steps")["duration_ns"].to_pylist()) == {STEP_NS}

@@ -19,7 +19,7 @@ from kinetoscope.model.rows import Mask, Rows, ends_run
 
 OWN_PARTS = ("compute", "copy", "data_wait", "host_wait", "blocked", "garbage", "processor_wait")
 """A rank's own work before it arrives at a collective; the rest of a step is waiting, including for other ranks."""
-PROCESSOR_WAIT, _ON_PROCESSOR = "processor_wait", ("compute", "host_wait")
+PROCESSOR_WAIT = "processor_wait"
 NETWORK, PART_OF_NETWORK = "network", "communication"
 """What makes a rank late whose transfers take longer, and the part of a step that has them."""
 FALSE_ALARMS = 0.01
@@ -28,6 +28,8 @@ BY_CHANCE = 0.005
 """How likely it may be that a rank is late so often where each is as likely to be as any other. Steps in a row are alike, so less than above."""
 LEAST_SCORE = 5.0
 """A single step in which a rank is late lies so many standard deviations from those of the others."""
+LEAST_SCORE_IN_ALL = 2.0
+"""A rank that one part of a step takes longer is late by that if its work in all is so many standard deviations longer."""
 LEAST_LATE_PERCENT = 1.0
 """A late rank has to delay the others by at least this share of a step."""
 LEAST_WORK_PERCENT, LEAST_WAITED = 2.0, 0.3
@@ -39,6 +41,7 @@ FEWEST_OF_WORK = 6
 MUCH_MORE = 3.0
 """One that is late at times only costs so many times as much as any other rank: else it is the job that is irregular."""
 PARTS_OF_RECORDING = 3
+_BY_SAMPLES = ("host_wait", "blocked", PROCESSOR_WAIT)
 # A part that takes less than this share of a rank's lateness longer does not explain it; waiting for a core that takes this share does.
 _LEAST_PART, _EXPLAINS = 0.1, 0.5
 # A line takes at least this part of the lateness longer than on the median of the other ranks, or it does not explain it.
@@ -113,14 +116,17 @@ def late_ranks(
         step_ns: How long a step takes, for each row.
         work: What the ranks do themselves; None where that is not to be looked at.
     """
-    late = _late_by_work(row, late_ns, step_ns, work) if work and len(row) else []
-    by_work = {rank.row for rank in late}
-    late += [rank for rank in _usually_late(row, step, late_ns, step_ns) if rank.row not in by_work]
+    in_all = _excesses(*own_work(work), step_ns) if work and len(row) else {}
+    late = _late_by_work(row, late_ns, step_ns, work or {}, in_all)
+    is_long = len(np.unique(step)) >= FEWEST_UNEXPLAINED
+    # On a busy machine, the waits of a few steps name ranks by chance.
+    if is_long or not in_all:
+        by_work = {rank.row for rank in late}
+        late += [rank for rank in _usually_late(row, step, late_ns, step_ns) if rank.row not in by_work]
     late = late or _late_at_times(row, step, late_ns, step_ns)
     late = [_with_part(rank, work or {}) for rank in sorted(late, key=lambda rank: -rank.late_ns)]
-    if not work or len(np.unique(step)) >= FEWEST_UNEXPLAINED:
+    if is_long or not work:
         return late
-    # On a busy machine, the waits of a few steps name ranks by chance.
     return [rank for rank in late if not rank.persistent or rank.more_ns >= LEAST_WAITED * rank.late_ns]
 
 
@@ -182,42 +188,88 @@ def middle(values: Rows) -> tuple[float, float]:
     return median, _TO_DEVIATION * float(np.median(np.abs(values - median)))
 
 
-def _late_by_work(row: Rows, late_ns: Rows, step_ns: Rows, work: Work) -> list[LateRank]:
-    """The ranks that a part of the step takes clearly longer than the others, in each third of their steps, and that wait less for these."""
-    clearest: dict[int, LateRank] = {}
-    # Where a thread had no core is known to ten milliseconds only, the sum of both exactly.
-    sums = [(work[part][0], work[part][1] + work[PROCESSOR_WAIT][1]) for part in _ON_PROCESSOR]
-    for rows, values in (*work.values(), *sums):
-        of_ranks = {rank: values[rows == rank] for rank in np.unique(rows).tolist()}
-        if len(of_ranks) < 2 or min(map(len, of_ranks.values())) < FEWEST_OF_WORK:
-            continue
-        least_score = math.sqrt(2 * math.log(len(of_ranks) * len(work) / FALSE_ALARMS))
-        errors = {rank: 1.2533 * middle(times)[1] / math.sqrt(len(times)) for rank, times in of_ranks.items()}
-        for rank, times in of_ranks.items():
-            usual, spread = middle(
-                np.array([np.median(of_ranks[other]) for other in of_ranks if other != rank])
-            )
-            more, less = float(np.median(times)) - usual, late_ns[row == rank]
-            less_ns, varies_ns = middle(less) if len(less) else (-math.inf, 0.0)
-            less_error = 1.2533 * varies_ns / math.sqrt(max(len(less), 1))
-            # A few steps may be alike by chance.
-            usual_error = median([errors[other] for other in of_ranks if other != rank])
-            error = math.hypot(max(errors[rank], usual_error), usual_error)
-            score = more / max(spread, error, _FLOOR * float(step_ns[rank]), 1.0)
+@dataclass(frozen=True)
+class _Excess:
+    """How much longer something takes a rank in a step than the median of the others, its standard error, and how far off that is.
+
+    `throughout` if it takes longer in each third of the steps.
+    """
+
+    more_ns: float
+    error_ns: float
+    score: float
+    throughout: bool
+
+
+def _excesses(rows: Rows, values: Rows, step_ns: Rows) -> dict[int, _Excess]:
+    of_ranks = {rank: values[rows == rank] for rank in np.unique(rows).tolist()}
+    if len(of_ranks) < 2 or min(map(len, of_ranks.values())) < FEWEST_OF_WORK:
+        return {}
+    medians = {rank: float(np.median(times)) for rank, times in of_ranks.items()}
+    errors = {rank: 1.2533 * middle(times)[1] / math.sqrt(len(times)) for rank, times in of_ranks.items()}
+    excesses = {}
+    # A few steps may be alike by chance.
+    usual_error_ns = median(errors.values())
+    for rank, times in of_ranks.items():
+        other_medians = np.array([medians[other] for other in of_ranks if other != rank])
+        usual, spread = middle(other_medians)
+        more_ns = medians[rank] - usual
+        error_ns = max(errors[rank], usual_error_ns) * math.sqrt(1 + 1 / len(other_medians))
+        thirds = np.array_split(times, PARTS_OF_RECORDING)
+        excesses[rank] = _Excess(
+            more_ns,
+            error_ns,
+            more_ns / max(spread, error_ns, _FLOOR * float(step_ns[rank]), 1.0),
+            all(np.median(third) - usual >= more_ns / 3 for third in thirds),
+        )
+    return excesses
+
+
+def own_work(work: Work) -> tuple[Rows, Rows]:
+    """The row of the rank and the time of all that it does itself, for each step: it varies far less than how long ranks wait for each other."""
+    parts = [work[part] for part in OWN_PARTS if part in work]
+    return parts[0][0], np.sum([times_ns for _, times_ns in parts], axis=0)
+
+
+def _late_by_work(
+    row: Rows, late_ns: Rows, step_ns: Rows, work: Work, in_all: Mapping[int, _Excess]
+) -> list[LateRank]:
+    """The ranks that their own work, or one part of it, takes clearly longer than the others, in each third of their steps.
+
+    Ranks do a step together, so the others wait for one that works longer in all. It is not late by a part that it makes up for by another.
+    """
+    if not in_all:
+        return []
+    # By these parts it is not known well: whether a thread slept or had no core, a few samples say.
+    divided = [part for part in _BY_SAMPLES if part in work]
+    parts = {part: values for part, values in work.items() if part not in _BY_SAMPLES}
+    parts["by samples"] = work[divided[0]][0], np.sum([work[part][1] for part in divided], axis=0)
+    late: dict[int, LateRank] = {}
+    of_parts = {part: _excesses(*values, step_ns) for part, values in parts.items()}
+    for part, excesses in {"all": in_all, **of_parts}.items():
+        tests = max(len(excesses), 1) * (1 if part == "all" else len(parts))
+        least_score = math.sqrt(2 * math.log(tests / FALSE_ALARMS))
+        for rank, excess in excesses.items():
+            more_ns, less = excess.more_ns, late_ns[row == rank]
+            less_ns, varies_ns = middle(less) if len(less) else (0.0, 0.0)
+            less_error_ns = 1.2533 * varies_ns / math.sqrt(max(len(less), 1))
+            if part == NETWORK:
+                is_later = less_ns - less_error_ns >= LEAST_WAITED * more_ns
+            else:
+                in_all_ns = in_all[rank].more_ns if in_all[rank].score >= LEAST_SCORE_IN_ALL else 0.0
+                is_later = in_all_ns >= _EXPLAINS * more_ns and less_ns + 3 * less_error_ns >= -more_ns
             if (
-                score >= max(least_score, clearest[rank].score if rank in clearest else 0.0)
-                and more >= 0.01 * LEAST_WORK_PERCENT * step_ns[rank]
-                and less_ns + less_error >= LEAST_WAITED * more
-                and all(
-                    np.median(third) - usual >= more / 3
-                    for third in np.array_split(times, PARTS_OF_RECORDING)
-                )
+                is_later
+                and rank not in late
+                and excess.score >= least_score
+                and excess.throughout
+                and more_ns >= 0.01 * LEAST_WORK_PERCENT * step_ns[rank]
             ):
                 # Where waits vary, the work itself says best how late it is.
-                is_same = abs(less_ns - more) <= 2 * less_error
-                late = int(more if is_same else max(less_ns, 1.0))
-                clearest[rank] = LateRank(rank, late, score, persistent=True, more_ns=int(more))
-    return [*clearest.values()]
+                waits_less = less_ns > 0 and abs(less_ns - more_ns) > 2 * less_error_ns
+                held_up_ns = int(min(less_ns, more_ns) if waits_less else more_ns)
+                late[rank] = LateRank(rank, held_up_ns, excess.score, persistent=True, more_ns=int(more_ns))
+    return [*late.values()]
 
 
 def _usually_late(row: Rows, step: Rows, late_ns: Rows, step_ns: Rows) -> list[LateRank]:

@@ -15,6 +15,8 @@ from kinetoscope.analyses.lateness import FEWEST_OF_WORK
 from kinetoscope.display.sentence import plain
 from kinetoscope.flight.jobs import RUNS, Attempt, RankFiles
 from kinetoscope.flight.ring_stacks import opened_ring
+from kinetoscope.model.schema import FLAG_BEGUN_BEFORE, FLAG_UNFINISHED
+from kinetoscope.model.steps import MARKED
 from kinetoscope.summaries.job import Job
 from kinetoscope.summaries.summary import summary_of
 
@@ -22,6 +24,7 @@ LAST_S = 8.0
 """So much of the end of each ring is compared, or more of those with few recorded steps."""
 
 _READERS = 4
+_BEFORE_NS = 1_000_000
 
 
 def slow_ranks(rings: Sequence[RankFiles], now_ns: int | None = None) -> dict[int, str]:
@@ -71,9 +74,15 @@ def compared(attempt: Attempt) -> Job:
 
 
 def _summary(now_ns: int, ring: RankFiles) -> pa.Table | None:
-    """The summary of the end of a ring, which reaches further back if fewer steps were recorded; None if it cannot be read."""
+    """The summary of the last whole steps in a ring, further back if fewer were recorded; None if it cannot be read."""
     recorded_ns = [step.began_ns for step in ring.log.steps if step.recorded] if ring.log is not None else []
-    from_ns = min([int(now_ns - LAST_S * 1e9), *recorded_ns[-FEWEST_OF_WORK:][:1]])
+    # The last one may be the step that runs; a step's mark is written shortly before its line in the log.
+    first_ns = recorded_ns[-FEWEST_OF_WORK - 1 :][:1]
+    from_ns = min([int(now_ns - LAST_S * 1e9), *(began_ns - _BEFORE_NS for began_ns in first_ns)])
     with suppress(KinetoscopeError, OSError), opened_ring(ring.recording, from_ns) as trace:
-        return summary_of(trace, str(ring.recording))
+        steps = trace.columns("steps")
+        is_cut = (trace.column("spans", "flags")[steps["span"]] & (FLAG_UNFINISHED | FLAG_BEGUN_BEFORE)) != 0
+        is_whole = ~is_cut | (steps["source"] != MARKED)
+        if is_whole.any():
+            return summary_of(trace.select_steps(steps["number"][is_whole].tolist()), str(ring.recording))
     return None

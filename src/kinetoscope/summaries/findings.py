@@ -90,9 +90,10 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     percents = {row["rank"]: gain_without(sections, [row["rank"]]) for row in rows}
     rows.sort(key=lambda row: -(percents[row["rank"]] or 0.0))
     for row in rows:
-        # Do not name a rank that is late only because of the ranks already named.
+        # Do not name a rank that is late only because of the ranks already named, and not by what it does itself.
         without = gain_without(sections, [*late, row["rank"]])
         is_named = late and without is not None and without < gained + LEAST_LATE_PERCENT
+        is_named = is_named and row["extra_ns"] < row["late_ns"] / 2
         if len(matches) == _MOST_STRAGGLERS or is_named:
             continue
         gained = without or 0.0

@@ -12,13 +12,20 @@ import numpy as np
 import pyarrow
 
 from kinetoscope.analyses.lateness import (
+    FEWEST_OF_WORK,
+    FEWEST_UNEXPLAINED,
+    LEAST_SCORE,
+    LEAST_WORK_PERCENT,
     NETWORK,
     OWN_PARTS,
     LateRank,
     Work,
     late_line,
+    late_part,
     late_ranks,
     latest_in,
+    middle,
+    own_work,
 )
 from kinetoscope.analyses.lateness import less_waiting as less_waiting_of
 from kinetoscope.analyses.loop import SourceLine
@@ -50,8 +57,8 @@ def collective_arrivals(sections: Sections) -> pyarrow.Table:
 def stragglers(sections: Sections) -> pyarrow.Table:
     """Return the table `stragglers`.
 
-    A straggler waits for other ranks clearly less than these do (by a robust score that chance seldom reaches) and by at least 1 % of a step: in most steps and in each third of
-    them, or in single steps that add up to 1 % of all. Few steps are not enough: two ranks need nine steps, eight ranks four. A rank that is late because it waited for another late rank is no straggler.
+    A straggler takes clearly longer for its own work in a step than the others, or for a part of it that it does not make up for, in each third of the steps. Of 200 steps on, how
+    little a rank waits for others is enough: in most steps, or in single ones that add up to 1 % of all. A rank that is late because it waited for another late rank is no straggler.
     """
     return sections.cached("stragglers", lambda: _stragglers(sections))
 
@@ -84,7 +91,8 @@ def _work(sections: Sections) -> Work:
     row, _, time_ns = sections.by_step(meetings.rows, meetings.shortest_ns[meetings.place], Groups.sums)
     rows = sections.rows("steps")
     parts = {part: (rows, sections.numbers("steps", f"{part}_ns")) for part in OWN_PARTS}
-    return parts | {NETWORK: (row, time_ns)}
+    # In one group, all ranks have the same transfers.
+    return parts | {NETWORK: (row, time_ns)} if len(sections.groups[0]) > 1 else parts
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
@@ -101,22 +109,50 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
     longest = order[last]
     step_ns = np.array([int(np.median(sections.step_ns[host_of_row == row])) for row in range(len(hosts))])
     less = less_waiting_of(host[longest], step[longest], waited[longest])
-    hosts_late = [late_host for late_host in late_ranks(*less, step_ns) if late_host.persistent]
+    by_waits = {host.row: host for host in late_ranks(*less, step_ns) if host.persistent}
+    by_work = {host.row: host for host in _hosts_by_work(sections, host_of_row)}
+    late_rows = np.isin(sections.ranks, stragglers(sections)["rank"].to_numpy())
+    if len(np.unique(step)) < FEWEST_UNEXPLAINED and sections.counts("steps").min() >= FEWEST_OF_WORK:
+        # The waits of a few steps name hosts by chance.
+        late_rows[:] = False
+    by_waits = {
+        row: host for row, host in by_waits.items() if row in by_work or late_rows[host_of_row == row].any()
+    }
+    hosts_late = sorted((by_work | by_waits).values(), key=lambda host: -host.late_ns)
     ranks = [[int(rank) for rank in sections.ranks[host_of_row == row]] for row in range(len(hosts))]
-    # Where waits vary too much to say it of the host, all of its ranks are late by themselves.
-    named = {row["rank"]: row for row in stragglers(sections).to_pylist()}
-    for host_row in sorted({*range(len(hosts))} - {late_host.row for late_host in hosts_late}):
-        if set(ranks[host_row]) <= set(named):
-            first = max((named[rank] for rank in ranks[host_row]), key=lambda row: row["late_ns"])
-            late_ns, score, part, more_ns = (
-                first[name] for name in ("late_ns", "score", "phase", "extra_ns")
-            )
-            hosts_late.append(LateRank(host_row, late_ns, score, True, part, more_ns))
     return [
         (str(hosts[late_host.row]), ranks[late_host.row], late_host)
         for late_host in hosts_late
-        if len(ranks[late_host.row]) > 1 and hosts[late_host.row] and named.keys() & {*ranks[late_host.row]}
+        if len(ranks[late_host.row]) > 1 and hosts[late_host.row]
     ]
+
+
+def _hosts_by_work(sections: Sections, host_of_row: Rows) -> list[LateRank]:
+    """The hosts of which each rank does clearly more in a step than any rank of another host, by parts of the step, as if they were ranks."""
+    work = _work(sections)
+    of_ranks = {
+        part: Groups(rows, len(sections)).medians(times_ns) for part, (rows, times_ns) in work.items()
+    }
+    in_all = Groups(own_work(work)[0], len(sections)).medians(own_work(work)[1])
+    late = []
+    for host in np.unique(host_of_row).tolist():
+        is_here = host_of_row == host
+        usual, spread = middle(in_all[~is_here])
+        more_ns = float(np.median(in_all[is_here])) - usual
+        step_ns = float(np.median(sections.step_ns[is_here]))
+        score = more_ns / max(spread, 0.001 * step_ns)
+        if (
+            in_all[is_here].min() > max(in_all[~is_here].max(), usual + more_ns / 2)
+            and more_ns >= 0.01 * LEAST_WORK_PERCENT * step_ns
+            and score >= LEAST_SCORE
+        ):
+            more_of = {
+                part: int(np.median(times[is_here]) - np.median(times[~is_here]))
+                for part, times in of_ranks.items()
+            }
+            cause = late_part(more_of, int(more_ns))
+            late.append(LateRank(host, int(more_ns), score, True, cause, more_of.get(cause or "", 0)))
+    return late
 
 
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:

@@ -185,6 +185,12 @@ def test_the_metadata_names_the_rate():
     assert session.trace.info["sample_interval_ns"] == 10_000_000
 
 
+def test_a_ring_has_more_samples_as_it_keeps_few_steps(tmp_path):
+    with profile(path=tmp_path / "live.recording", ring_bytes=8 << 20) as session:
+        torch.ones(2)
+    assert session.trace.info["sample_interval_ns"] == 2_500_000
+
+
 def test_times_lie_in_the_recording_and_in_order(tmp_path):
     path = tmp_path / "live.recording"
     with blocked(in_a_sort), profile(path=path):

@@ -25,7 +25,9 @@ from kinetoscope.storage.appended_rows import RowColumns
 from kinetoscope.storage.recording_parts import clone, replacing
 
 # Resolves 1 % of a step of one second; a round of samples takes some 50 microseconds.
-SAMPLES_PER_SECOND = 100
+_SAMPLES_PER_SECOND = 100
+# A ring has few steps of its last seconds, in which a line of 3 ms must not stay without a sample.
+_SAMPLES_OF_RINGS_PER_SECOND = 400
 # Closing a recording takes a thousandth of this.
 _PATIENCE_S = 60.0
 # The most pauses that a session's window contains; earlier ones are dropped.
@@ -401,6 +403,10 @@ class Stream:
             raise StateError("the native recorder is not recording in this process")
         return active[0].recorder
 
+    @property
+    def _samples_per_second(self) -> int:
+        return _SAMPLES_OF_RINGS_PER_SECOND if self.is_ring else _SAMPLES_PER_SECOND
+
     def _begin(self, session: Subscription, file: NewFile) -> str:
         self.recordings += 1
         self._subscriptions, self._sessions, self._what = [session], 0, session.wanted
@@ -412,7 +418,7 @@ class Stream:
                 session.wanted,
                 file.ring_bytes,
                 keep_since_ns=file.keep_since_ns,
-                samples_per_second=SAMPLES_PER_SECOND if Recorded.SAMPLES in session.what else 0,
+                samples_per_second=self._samples_per_second if Recorded.SAMPLES in session.what else 0,
             )
         except Exception:
             # Not after an interrupt, which may have come after the start: then the session can still be stopped.
@@ -470,7 +476,7 @@ class Stream:
             recorder.pause()
             return missing
         if requested != self._what:
-            missing = recorder.change(requested, SAMPLES_PER_SECOND)
+            missing = recorder.change(requested, self._samples_per_second)
             self._was_widened |= bool(requested & ~self._subscriptions[0].what)
             self._what = requested
         return recorder.resume() or missing

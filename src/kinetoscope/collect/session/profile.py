@@ -109,7 +109,7 @@ class profile(_KinetoProfile):  # noqa: N801  (torch's name)
         deep_steps: Record some steps in full, with the shapes of inputs and the versions of tensors: the three after the step in which the
             recording begins, some of the next, then one of 64. From these, `findings` and tables estimate the shapes of the other steps. In a program
             without steps, slices of time are recorded in full instead. The native engine only.
-        samples: Read the Python stack of every thread 100 times a second, from a thread of its own: the table `samples`, and
+        samples: Read the Python stack of every thread 100 times a second (400 in a ring), from a thread of its own: the table `samples`, and
             the lines of Python that run between operators. Torch's own collector (`engine="kineto"`) cannot.
         oom_report: The file of a text report, with an HTML page next to it, on what held the memory when memory runs out. None: a default name; False: no report.
         sources: Additional recorders whose data is added to each trace: `SystemCounters()`, `DataLoading()`, or any object with
