@@ -19,18 +19,17 @@ from pathlib import Path
 from benchmarks.harness import Result, run
 from kinetoscope.flight.jobs import Attempt, attempts_in
 from kinetoscope.flight.slow_ranks import LAST_S, job_of_rings, slow_ranks
-from kinetoscope.model.time_spent import part_words
 
 RANKS, TRIALS, SHARE = 8, 2, 0.95
 DELAY_S, ONSET_S, CLEAN_S = 0.003, 15.0, 18.0
 PARTS = {
-    "forward": ("compute",),
-    "python": ("host_wait", "processor_wait"),
-    "waits": ("blocked",),
-    "input": ("data_wait",),
-    "two": ("blocked",),
-    "host": ("blocked",),
-    "busy": ("processor_wait",),
+    "forward": ("operators",),
+    "python": ("Python", "waiting for a CPU core"),
+    "waits": ("waiting",),
+    "input": ("waiting for data",),
+    "two": ("waiting",),
+    "host": ("waiting",),
+    "busy": ("waiting for a CPU core",),
     "rotating": (),
 }
 
@@ -155,7 +154,7 @@ class Trial:
         """Whether an answer names the ranks, with part and line of the first."""
         if self.kind == "host":
             return f"ranks of node{2 * self.ranks[0] // RANKS}" in words
-        is_part = any(f" on {part_words(part)}" in words for part in PARTS[self.kind])
+        is_part = any(f" on {part}" in words for part in PARTS[self.kind])
         is_line = self.kind == "busy" or any(f"job.py:{line})" in words for line in LINES[self.kind])
         return sorted(named) == sorted(self.ranks) and is_part and is_line
 

@@ -473,7 +473,7 @@ def test_the_line_to_change_is_the_programs_and_not_that_of_a_library_that_compu
 
 
 def test_what_one_rank_does_is_no_cause_of_what_another_one_does():
-    late = straggler_rank.of_job(late_match("rank 3", 3, 20.0, 8), 100)
+    late = straggler_rank.of_job(late_match("rank 3", 3, 20.0, 8, on_host=True), 100)
     matches = [uneven_match(rank, 3e6, 1e6, 10.0, 5) for rank in (3, 4)]
     same, another = (unbalanced_ranks.of_job(match, 100) for match in matches)
     steps = Intervals.between(0, 100)
@@ -942,7 +942,7 @@ def test_a_late_rank_without_a_device_is_not_said_to_have_one():
         traces.append(builder.build())
     (late,) = [one for one in faults(kinetoscope.merge(traces)) if one.code == "straggler-rank"]
     assert plain(late.finding) == (
-        "The other ranks wait for rank 1 for 70.0 % of step time; it spends 7 µs more in a step on waiting for the host"
+        "The other ranks wait for rank 1 for 70.0 % of step time; it spends 7 µs more in a step on Python"
     )
 
 

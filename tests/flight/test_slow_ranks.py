@@ -67,7 +67,7 @@ def test_the_late_rank_is_first_everywhere_with_its_part_and_line(job, groups):
     named = slow_ranks.slow_ranks(Attempt(attempt).rings())
     assert list(named) == [2]
     assert named[2].startswith("The other ranks wait for rank 2 for ")
-    assert named[2].endswith("more in a step on compute at train (train.py:7)")
+    assert named[2].endswith("more in a step on operators at train (train.py:7)")
     event = last.last_event(None, attempt.parent.parent)
     assert event.reason == "runs"
     assert event.sentence.endswith(named[2])

@@ -68,7 +68,7 @@ def test_the_late_rank_is_named_with_what_takes_it_longer():
     rows = job.collective_arrivals().to_pylist()
     assert [one["last_rank"] for one in rows] == [3] * 12
     (finding,) = [one for one in job.report.findings if one.code == "straggler-rank"]
-    assert "more in a step on compute" in finding.finding["text"]
+    assert "more in a step on operators" in finding.finding["text"]
     assert finding.advice.startswith("Look at rank 3 alone: the sizes of its batches")
     assert [one["step"] for one in rows] == [*range(12)]
     assert {(one["ranks"], one["transfer_ns"], one["name"]) for one in rows} == {
@@ -317,7 +317,7 @@ def test_the_commands(tmp_path):
     shown = CliRunner().invoke(main, ["ranks", str(tmp_path / "out")])
     said = " ".join(shown.stdout.split())
     assert said.startswith(
-        "1. The other ranks wait for rank 1 for 20.0 % of step time; it spends 2 ms more in a step on compute"
+        "1. The other ranks wait for rank 1 for 20.0 % of step time; it spends 2 ms more in a step on operators"
     )
     assert "[straggler-rank, at most 20.0 % to gain]" in said
     table = CliRunner().invoke(

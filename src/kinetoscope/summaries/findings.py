@@ -11,6 +11,7 @@ from kinetoscope.analyses.rule_findings import findings_with_gains
 from kinetoscope.analyses.rules.communication import exposed_communication as exposed_rule
 from kinetoscope.analyses.rules.ranks import late_match, straggler_rank, unbalanced_ranks, uneven_match
 from kinetoscope.model import units
+from kinetoscope.model.rows import Mask
 from kinetoscope.summaries.communication import exposed_communication, links
 from kinetoscope.summaries.lateness import gain_without, late_hosts, stragglers
 from kinetoscope.summaries.sections import Sections
@@ -74,6 +75,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     matches: list[Match] = []
     late: list[int] = []
     gained = 0.0
+    on_device = _on_device(sections)
     for host, ranks, host_late in late_hosts(sections):
         late += ranks
         together = gain_without(sections, late) or 0.0
@@ -85,7 +87,17 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
             / max(1, int(sections.step_ns[np.searchsorted(sections.ranks, ranks[0])]))
         )
         gain_ns = int(0.01 * max(gain, 0.0) * whole_ns)
-        matches.append(late_match(who, ranks[0], share, gain_ns, host_late.part, host_late.more_ns))
+        matches.append(
+            late_match(
+                who,
+                ranks[0],
+                share,
+                gain_ns,
+                host_late.part,
+                host_late.more_ns,
+                on_host=not on_device[sections.ranks == ranks[0]].any(),
+            )
+        )
     rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
     percents = {row["rank"]: gain_without(sections, [row["rank"]]) for row in rows}
     rows.sort(key=lambda row: -(percents[row["rank"]] or 0.0))
@@ -110,6 +122,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
                 row["extra_ns"],
                 row["line"] or "",
                 persistent=bool(row["persistent"]),
+                on_host=not on_device[sections.ranks == row["rank"]].any(),
             )
         )
     return matches, late
@@ -122,10 +135,13 @@ def _irregular(sections: Sections, late: list[int], whole_ns: int) -> Match | No
     return Match(time_ns=0.01 * gain * whole_ns) if gain >= everything / 2 else None
 
 
+def _on_device(sections: Sections) -> Mask:
+    return ~np.isin(sections.summaries["device"].to_pylist(), ("", "cpu"))
+
+
 def _unbalanced(sections: Sections, step_ns: int, steps: int) -> Match | None:
-    devices = ~np.isin(sections.summaries["device"].to_pylist(), ("", "cpu"))
     computed = sections.usual_of_steps("compute_ns")
-    rows = np.flatnonzero(devices & (computed >= 0))
+    rows = np.flatnonzero(_on_device(sections) & (computed >= 0))
     if len(rows) < 2:
         return None
     most = int(rows[np.argmax(computed[rows])])

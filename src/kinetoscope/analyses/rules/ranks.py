@@ -16,11 +16,10 @@ from kinetoscope.analyses.meetings import Meetings, meetings_of_ranks
 from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
-from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places, parts_of_ledger
+from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places, part_names, parts_of_ledger
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.rows import Rows
-from kinetoscope.model.time_spent import part_words
 
 LEAST_RANKS = 2
 LEAST_PERCENT = 10.0
@@ -99,6 +98,7 @@ def _straggler(
     return late_match(
         f"rank {late.rank}", late.rank, share, min(time_ns, loop.whole_ns), worst.part, worst.more_ns,
         late_line(of_ranks, worst).named, worst.persistent, span[arrived_last],
+        on_host=not ledgers[worst.row].on_device,
     )  # fmt: skip
 
 
@@ -117,6 +117,8 @@ def late_match(
     line: str = "",
     persistent: bool = True,
     rows: Rows | None = None,
+    *,
+    on_host: bool,
 ) -> Match:
     """The match that others wait for a rank, or for all ranks of a host.
 
@@ -130,8 +132,10 @@ def late_match(
         line: The line at which it takes longer; empty if that is unknown.
         persistent: Whether it is late in most steps.
         rows: The calls in which it was waited for.
+        on_host: Whether its steps are those of a process that uses no device.
     """
-    spends = f"; it spends {units.duration(more_ns)} more in a step on {part_words(phase)}" if phase else ""
+    (words_of_phase,) = part_names(on_host, (f"{phase}_ns",)) if phase else ("",)
+    spends = f"; it spends {units.duration(more_ns)} more in a step on {words_of_phase}" if phase else ""
     spends += f" at {line}" if spends and line else ""
     words = {"who": who, "more": spends, "sometimes": "" if persistent else "; only in some steps"}
     return Match(
