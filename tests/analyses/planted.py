@@ -645,7 +645,7 @@ def every_call_of_a_small_function_is_recorded(fault: bool) -> tuple[Step, int]:
 
     def more(number: int, loss: torch.Tensor) -> None:
         total = 0
-        for _ in range(20_000 if fault else 20):
+        for _ in range(80_000 if fault else 20):
             total = add(total)
 
     return training(model, sgd(model), fixed(), more), 8
