@@ -18,7 +18,7 @@ from kinetoscope.model.nesting import by_level
 from kinetoscope.model.rows import Mask, Rows, ShapesRow
 from kinetoscope.model.trace_data import TraceData, derived
 from kinetoscope.tables.costs import evaluate, registry
-from kinetoscope.tables.costs.call import NO_INPUTS
+from kinetoscope.tables.costs.call import NO_INPUTS, Inputs, Shape
 from kinetoscope.tables.costs.evaluate import DistinctCalls, Standing
 from kinetoscope.tables.costs.operator_names import names
 from kinetoscope.tables.deep_steps import shapes_of
@@ -110,26 +110,33 @@ def settle_packed(trace: TraceData, standing: NDArray[np.uint8], flops: Rows) ->
         standing: The standing of each span.
         flops: The operations of each span.
     """
-    spans, layers = trace.columns("spans"), _named(trace, _LAYERS)
-    parent, shapes, makers = spans["parent"], shapes_of(trace), _named(trace, _MAKERS)
+    parent, layers, makers = trace.column("spans", "parent"), _named(trace, _LAYERS), _named(trace, _MAKERS)
     lacking = layers[standing[layers] == Standing.NO_INPUTS]
     for row in makers[np.isin(parent[makers], lacking)].tolist():
         layer = int(parent[row])
-        products = _products(trace, ShapesRow(int(shapes[layer])), ShapesRow(int(shapes[row])))
+        products = _products(trace, layer, row)
         if products is not None:
             standing[layer], flops[layer] = Standing.FIRM, products
 
 
-def _products(trace: TraceData, layer: ShapesRow, made: ShapesRow) -> int | None:
+def _products(trace: TraceData, layer: int, made: int) -> int | None:
     """The operations of a layer if the tensor made inside is its result, else None."""
-    inputs, result = (evaluate.parsed_inputs(trace, row) or NO_INPUTS for row in (layer, made))
-    input_sizes, sizes = [*inputs.shapes, None][0], [*result.values, None][0]
-    if not isinstance(input_sizes, tuple) or not isinstance(sizes, list) or not input_sizes or not sizes:
+    input_sizes, sizes = _first_sizes(trace, layer), next(iter(_inputs(trace, made).values), None)
+    if not input_sizes or not isinstance(sizes, list) or not sizes:
         return None
     if list(input_sizes[:-1]) != sizes[:-1] or type(sizes[-1]) is not int:
         return None
     flops = 2 * prod(input_sizes) * sizes[-1]
     return flops if 0 <= flops < 2**63 else None
+
+
+def _inputs(trace: TraceData, span: int) -> Inputs:
+    return evaluate.parsed_inputs(trace, ShapesRow(int(shapes_of(trace)[span]))) or NO_INPUTS
+
+
+def _first_sizes(trace: TraceData, span: int) -> Shape | None:
+    sizes = next(iter(_inputs(trace, span).shapes), None)
+    return sizes if isinstance(sizes, tuple) else None
 
 
 def _named(trace: TraceData, names: frozenset[str]) -> Rows:
@@ -187,22 +194,14 @@ def settle_sparse(
 
 def _shares(trace: TraceData, rows: Rows) -> dict[int, tuple[int, int] | None]:
     """For each mark the stored numbers of the sparse matrix and those of the dense one; None if the trace does not show them."""
-    spans, shapes = trace.columns("spans"), shapes_of(trace)
-    stored: dict[int, int] = {}
-    alias = np.flatnonzero(np.isin(spans["parent"], rows))
-    for row in alias.tolist():
-        if trace.strings[spans["name"][row]] == "aten::alias":
-            inputs = evaluate.parsed_inputs(trace, ShapesRow(int(shapes[row])))
-            if inputs is not None and isinstance(inputs.shapes[0], tuple):
-                stored[int(spans["parent"][row])] = prod(inputs.shapes[0])
-    share_of: dict[int, tuple[int, int] | None] = {}
-    for row in rows.tolist():
-        inputs = evaluate.parsed_inputs(trace, ShapesRow(int(shapes[row])))
-        sizes = inputs.shapes[0] if inputs is not None and inputs.shapes else None
-        is_values = trace.strings[spans["name"][row]] == "aten::values"
-        share_of[row] = (
-            (stored[row], prod(sizes)) if is_values and row in stored and isinstance(sizes, tuple) else None
-        )
+    parent, aliases = trace.column("spans", "parent"), _named(trace, frozenset({"aten::alias"}))
+    values = set(_named(trace, frozenset({"aten::values"})).tolist())
+    share_of: dict[int, tuple[int, int] | None] = dict.fromkeys(rows.tolist())
+    for alias in aliases[np.isin(parent[aliases], rows)].tolist():
+        mark = int(parent[alias])
+        stored, dense = _first_sizes(trace, alias), _first_sizes(trace, mark)
+        if mark in values and stored is not None and dense is not None:
+            share_of[mark] = prod(stored), prod(dense)
     return share_of
 
 
