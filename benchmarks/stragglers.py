@@ -167,7 +167,7 @@ class Trial:
         late = set(self.ranks)
         from_s = LAST_S + 2.0 if not late else 0.0
         return [
-            f"{at_s:.0f} s: {words}"
+            f"{at_s:.0f} s: {named}: {words}"
             for at_s, named, words in self.said
             if at_s > from_s and set(named) - late
         ]
