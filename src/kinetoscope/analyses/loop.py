@@ -454,12 +454,13 @@ class Loop:
 
     def typical_at(self, time_ns: Rows, values: Rows) -> int:
         """The sum over all steps of some values, each at a moment, at their usual pace: see `usual_sum`."""
-        return int(self.by_kind_at(time_ns, values).sum())
+        return self.by_kind_at(time_ns, values)[0]
 
-    def by_kind_at(self, time_ns: Rows, values: Rows) -> NDArray[np.float64]:
-        """The same of the steps of each kind."""
+    def by_kind_at(self, time_ns: Rows, values: Rows) -> tuple[int, tuple[float, ...]]:
+        """The same, and what of it is in the steps of each kind."""
         step = self._extent_at(time_ns)
-        return self.usual_by_kind(step, self.with_processor(step, values))
+        of_kinds = self.usual_by_kind(step, self.with_processor(step, values))
+        return int(of_kinds.sum()), tuple(of_kinds.tolist())
 
     def cost_ns(self, rows: Rows, *, with_device: bool = True) -> int:
         """What some spans of the host usually cost: their time or, with a device, its idle time while they ran and its work for them.

@@ -70,6 +70,10 @@ class Match:
     kind_ns: tuple[float, ...] = ()
     called: CalledPackage | None = None
 
+    def as_given(self) -> Match:
+        """The same with its rows, in their order, as the evidence, and in no module: what they are is not called at one place in the model."""
+        return replace(self, module="", spans=self.rows)
+
 
 Answer = Match | Signal | list[Match] | None
 """What a rule answers: what it found, what would have to be recorded to tell, or None."""

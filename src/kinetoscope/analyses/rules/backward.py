@@ -81,14 +81,10 @@ def repeated_backward(loop: Loop) -> Answer:
     usual = int(np.median(times))
     # One pass is needed.
     again = 1.0 - 1.0 / usual
-    return Match(
-        rows,
-        again * (loop.cost_ns(rows) + between_ns(loop, rows, MOST_BETWEEN_NS)),
-        {"times": usual},
-        place=where_backward_is_called(loop, rows),
-        left_out=NotNeeded(rows, again),
-        time=loop.when(rows) | loop.python,
-    )
+    time_ns = again * (loop.cost_ns(rows) + between_ns(loop, rows, MOST_BETWEEN_NS))
+    line, left_out = where_backward_is_called(loop, rows), NotNeeded(rows, again)
+    when = loop.when(rows) | loop.python
+    return Match(rows, time_ns, {"times": usual}, place=line, left_out=left_out, time=when)
 
 
 @Rule(

@@ -91,9 +91,7 @@ def _exposed(loop: Loop, device: LoopDevice, *, could_overlap: bool) -> Match | 
     }
     line = loop.place_of(int(calls[0]) if len(calls) else -1)
     kind_ns = loop.sums_by_kind(_alone(device).within(start, end))
-    return Match(
-        rows, time_ns, words, place=line, module="", spans=rows, time=_alone(device), kind_ns=kind_ns
-    )
+    return Match(rows, time_ns, words, place=line, time=_alone(device), kind_ns=kind_ns).as_given()
 
 
 @Rule(
@@ -143,9 +141,7 @@ def _waited(
         gain_ns = _of_one_message_ns(loop, calls, end_ns - spans["start_ns"][rows], time_ns)
         advice = _FEW_LARGE
         words["collective"] = f"small {words['collective']} calls"
-    return Match(
-        rows, time_ns, words, gain_ns=gain_ns, place=line, module="", spans=rows, time=waited, advice=advice,
-    )  # fmt: skip
+    return Match(rows, time_ns, words, gain_ns=gain_ns, place=line, time=waited, advice=advice).as_given()
 
 
 def _of_one_message_ns(loop: Loop, calls: list[dict[str, Any]], lasts_ns: Rows, time_ns: int) -> float:
@@ -179,9 +175,7 @@ def small_collectives(loop: Loop, device: LoopDevice) -> Answer:
         return None
     mean = float(np.mean([call["bytes"] for call in small]))
     words = {"calls": len(small), "limit": SMALL_BYTES, "mean": mean}
-    return Match(
-        _rows(small), _exposed_ns(loop, small), words, module="", spans=_rows(small), time=_alone(device)
-    )
+    return Match(_rows(small), _exposed_ns(loop, small), words, time=_alone(device)).as_given()
 
 
 @Rule(
@@ -220,9 +214,7 @@ def _slow(loop: Loop, device: LoopDevice, called: list[dict[str, Any]]) -> Match
     time_ns = min(_exposed_ns(loop, called), most_ns)
     gain_ns = min(loop.typical_sum(rows, np.array(lost_ns, np.int64)), most_ns)
     line = loop.place_of(int(worst["span"]))
-    return Match(
-        rows, time_ns, words, gain_ns=gain_ns, place=line, module="", spans=rows, time=_alone(device)
-    )
+    return Match(rows, time_ns, words, gain_ns=gain_ns, place=line, time=_alone(device)).as_given()
 
 
 @Rule(
@@ -255,10 +247,8 @@ def repeated_all_reduce(loop: Loop) -> Answer:
         return None
     first = int(again[0]["span"])
     line = loop.place_of_stack(int(loop.trace.column("spans", "own_stack")[first]))
-    module = loop.module_of(first)
-    return Match(
-        _rows(again), _waited_ns(loop, again), {"times": usual, "moved": moved}, place=line, module=module
-    )
+    words, module = {"times": usual, "moved": moved}, loop.module_of(first)
+    return Match(_rows(again), _waited_ns(loop, again), words, place=line, module=module)
 
 
 def _again(loop: Loop, called: list[dict[str, Any]]) -> tuple[int, list[dict[str, Any]]]:

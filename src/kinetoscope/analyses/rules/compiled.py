@@ -148,9 +148,8 @@ def recompile_limit(loop: Loop) -> Answer:
     advice = f"{last.advice} {recompile_limit.advice}"
     # What compiled code would gain is not known.
     return Match(
-        rows, time_ns + compiling_ns, words, gain_ns=compiling_ns, place=last.place, module="", spans=rows,
-        advice=advice,
-    )  # fmt: skip
+        rows, time_ns + compiling_ns, words, gain_ns=compiling_ns, place=last.place, advice=advice
+    ).as_given()
 
 
 def _of_limit(last: _Guard, given_up: list[dict[str, Any]]) -> dict[str, str]:
@@ -267,9 +266,7 @@ def _skipped(loop: Loop) -> list[Match]:
         text = "torch.compile does not compile {named}: {reason}; uncompiled, it takes {share} of {time}"
         words = {"reason": _first_line(reason)}
         # What compiled code would gain is not known.
-        matches.append(
-            Match(rows, time_ns, words, gain_ns=None, place=line, module="", spans=rows, text=text)
-        )
+        matches.append(Match(rows, time_ns, words, gain_ns=None, place=line, text=text).as_given())
     return sorted(matches, key=lambda match: -match.time_ns)[:1]
 
 
@@ -292,18 +289,8 @@ def _breaks_by_names(loop: Loop, regions: Rows) -> Answer:
     words = {"places": units.count(len(breaks), "place"), "regions": len(regions)}
     text = "torch.compile breaks its graphs in {places}, such as {named}, and runs {regions:compiled region}"
     advice = "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls."
-    source_line = SourceLine(file, line, function, line)
-    return Match(
-        regions,
-        lookups_ns,
-        words,
-        gain_ns=None,
-        place=source_line,
-        module="",
-        spans=regions,
-        text=text,
-        advice=advice,
-    )
+    place = SourceLine(file, line, function, line)
+    return Match(regions, lookups_ns, words, gain_ns=None, place=place, text=text, advice=advice).as_given()
 
 
 def _compilations_again(loop: Loop) -> Rows:

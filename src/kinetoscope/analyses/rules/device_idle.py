@@ -72,8 +72,8 @@ def device_idle(loop: Loop) -> Answer:
     if device.captures:
         return None
     start_ns = device.idle.start_ns
-    kind_ns = loop.by_kind_at(start_ns, device.idle.end_ns - start_ns)
-    idle_ns, values = int(kind_ns.sum()), _idle_by_cause(loop, device)
+    idle_ns, kind_ns = loop.by_kind_at(start_ns, device.idle.end_ns - start_ns)
+    values = _idle_by_cause(loop, device)
     cause = max(values, key=lambda cause: int(values[cause].sum()))
     line, meanwhile = _meanwhile(loop, device, idle_ns) if cause == _NOT_IN_TIME else (NOWHERE, "")
     words = {
@@ -81,11 +81,11 @@ def device_idle(loop: Loop) -> Answer:
         "part": loop.typical_at(start_ns, values[cause]),
         "meanwhile": meanwhile,
     }
-    spans = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
+    rows = _next_work(loop, device, np.argsort(-values[cause], kind="stable")[:MOST_ROWS])
+    advice = _IDLE_ADVICE[cause].format(workers=workers_for(loop))
     return Match(
-        spans, idle_ns, words, place=line, module="", spans=spans, advice=_IDLE_ADVICE[cause].format(workers=workers_for(loop)),
-        time=device.idle, kind_ns=tuple(kind_ns),
-    )  # fmt: skip
+        rows, idle_ns, words, place=line, advice=advice, time=device.idle, kind_ns=kind_ns
+    ).as_given()
 
 
 def _meanwhile(loop: Loop, device: LoopDevice, idle_ns: int) -> tuple[SourceLine, str]:
@@ -136,12 +136,11 @@ def _hardly_used(loop: Loop) -> Match | None:
         values={"device": device.name, "busy": busy},
         gain_ns=None,
         place=NOWHERE,
-        spans=device.rows,
         share_percent=100.0 - busy,
         text="{device} works for {busy:%} of {time}",
         advice="Check that the model and its inputs are on the device, and that the recording holds the work that you want to look at.",
         kind_ns=loop.sums_by_kind(loop.work.duration_ns),
-    )
+    ).as_given()
 
 
 @Rule(
@@ -163,11 +162,9 @@ def stalled_queue(loop: Loop, device: LoopDevice) -> Answer:
     cause = max(masks, key=lambda cause: int(length[masks[cause]].sum()))
     longest = after[masks[cause]][np.argsort(-length[masks[cause]], kind="stable")]
     rows = np.array([*dict.fromkeys(longest[:MOST_ROWS][longest[:MOST_ROWS] >= 0].tolist())], np.int64)
-    kind_ns, advice = loop.by_kind_at(device.stalled.start_ns, length), _STALL_ADVICE[cause]
-    return Match(
-        rows, int(kind_ns.sum()), {"cause": cause}, gain_ns=None, place=NOWHERE, spans=rows, advice=advice,
-        kind_ns=tuple(kind_ns),
-    )  # fmt: skip
+    time_ns, kind_ns = loop.by_kind_at(device.stalled.start_ns, length)
+    words, advice = {"cause": cause}, _STALL_ADVICE[cause]
+    return Match(rows, time_ns, words, gain_ns=None, place=NOWHERE, advice=advice, kind_ns=kind_ns).as_given()
 
 
 @Rule(
@@ -240,10 +237,8 @@ def launch_bound(loop: Loop, device: LoopDevice) -> Answer:
     # What small kernels and this say is of the same launches.
     when = _moments(device, short > 0) | loop.when(device.kernels)
     words = {"kernels": loop.launched_kernels, "mean": mean_ns}
-    kind_ns = loop.by_kind_at(device.idle.start_ns, short)
-    return Match(
-        rows, int(kind_ns.sum()), words, place=NOWHERE, spans=rows, time=when, kind_ns=tuple(kind_ns)
-    )
+    time_ns, kind_ns = loop.by_kind_at(device.idle.start_ns, short)
+    return Match(rows, time_ns, words, place=NOWHERE, time=when, kind_ns=kind_ns).as_given()
 
 
 @Rule(

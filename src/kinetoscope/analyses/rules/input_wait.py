@@ -156,14 +156,10 @@ def _waiting(
     calls: str = "",
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
-    spans = longest(loop, waits)
-    line = loop.place_of(int(spans[0])) if line is None else line
+    line = loop.place_of(int(longest(loop, waits)[0])) if line is None else line
     each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
     words = {"each": each_ns, "part": f", mostly in {part}" if part else "", "calls": calls}
-    return Match(
-        waits, wait_ns, words, place=line, module="", spans=spans, text=text, advice=advice,
-        time=loop.loading,
-    )  # fmt: skip
+    return Match(waits, wait_ns, words, place=line, module="", text=text, advice=advice, time=loop.loading)
 
 
 @Rule(

@@ -11,7 +11,7 @@ import numpy as np
 from kinetoscope.analyses.called_package import package_below
 from kinetoscope.analyses.finding import Signal
 from kinetoscope.analyses.loop import Gap, Loop, SourceLine
-from kinetoscope.analyses.rule import Answer, Match, Rule, longest
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.model import units
 from kinetoscope.model.groups import Groups
 from kinetoscope.model.hierarchy import garbage_collections
@@ -237,10 +237,10 @@ def gc_pause(loop: Loop) -> Answer:
     line, of_place_ns, _ = loop.by_place(rows)[0]
     if of_place_ns > MOST_OF_TIME * time_ns and _COLLECT.search(line_text(loop.trace, line.file, line.line)):
         text, advice = _COLLECTS_ITSELF
-        return Match(rows, time_ns, words, place=line, spans=longest(loop, rows), text=text, advice=advice)
+        return Match(rows, time_ns, words, place=line, text=text, advice=advice)
     importing = rows[np.append(loop.importing, False)[spans["stack"][rows]]]
     advice = _OF_IMPORTS if 2 * loop.total_ns(importing) > time_ns else ""
-    return Match(rows, time_ns, words, place=loop.place_of(first), spans=longest(loop, rows), advice=advice)
+    return Match(rows, time_ns, words, place=loop.place_of(first), advice=advice)
 
 
 def _may_collect(loop: Loop) -> bool:

@@ -13,7 +13,7 @@ from kinetoscope.analyses.lateness import OWN_PARTS, LateRank, late_line, late_r
 from kinetoscope.analyses.line_tree import times_of_lines
 from kinetoscope.analyses.loop import Loop
 from kinetoscope.analyses.meetings import Meetings, meetings_of_ranks
-from kinetoscope.analyses.rule import NOWHERE, Answer, Match, Rule
+from kinetoscope.analyses.rule import Answer, Match, Rule
 from kinetoscope.analyses.rules.communication import exposed_ns
 from kinetoscope.ledger.ledger import ProcessLedger, raw_ledger
 from kinetoscope.ledger.parts import PARTS, StepTime, busiest_places, part_names, parts_of_ledger
@@ -138,15 +138,8 @@ def late_match(
     spends = f"; it spends {units.duration(more_ns)} more in a step on {words_of_phase}" if phase else ""
     spends += f" at {line}" if spends and line else ""
     words = {"who": who, "more": spends, "sometimes": "" if persistent else "; only in some steps"}
-    return Match(
-        values=words,
-        gain_ns=gain_ns,
-        place=NOWHERE,
-        spans=rows,
-        share_percent=share,
-        advice=f"Look at {who} alone: {_LOOK_AT.get(phase or '', EVERYTHING)}.",
-        rank=rank,
-    )
+    advice = f"Look at {who} alone: {_LOOK_AT.get(phase or '', EVERYTHING)}."
+    return Match(values=words, gain_ns=gain_ns, spans=rows, share_percent=share, advice=advice, rank=rank)
 
 
 @Rule(

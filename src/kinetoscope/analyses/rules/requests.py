@@ -192,14 +192,8 @@ def _slowest(loop: Loop, account: ProcessLedger, requests: Rows, name: str) -> M
     }
     module = loop.module_of(int(spans[0]) if len(spans) else -1)
     advice = _OPERATORS if key == 0 else _advice(entry, cause)
-    return Match(
-        time_ns=int(more[key] * len(slow)),
-        values=words,
-        place=where,
-        module=module,
-        spans=spans,
-        advice=advice,
-    )
+    time_ns = int(more[key] * len(slow))
+    return Match(time_ns=time_ns, values=words, place=where, module=module, spans=spans, advice=advice)
 
 
 def _advice(entry: Entry, cause: Cause) -> str:

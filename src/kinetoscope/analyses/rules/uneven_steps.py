@@ -46,6 +46,7 @@ EXPLAINS_SLOWING = 0.5
 IN_ORDER = 0.8
 """The rank correlation of a line's time, number of operators, or bytes with the number of the step."""
 _MOST_LINES = 10
+_EARLIER_GRAPHS = "Backward walks the graphs of earlier steps again: detach() what is carried from one step to the next, and keep no loss or output that has a graph."
 _SEVERAL_FIRST = "{which} took {more:ns} longer than usual ({usual:ns} each): in the longest {cause}"
 
 
@@ -83,7 +84,7 @@ def first_step(loop: Loop) -> Answer:
         "cause": cause,
     }
     text = _SEVERAL_FIRST if warm.steps > 1 else ""
-    return Match(rows, excess_ns, words, place=line, module="", spans=rows, text=text) if cause else None
+    return Match(rows, excess_ns, words, place=line, text=text).as_given() if cause else None
 
 
 def _above_usual_ns(loop: Loop, warm: WarmUp) -> NDArray[np.float64]:
@@ -128,7 +129,7 @@ def step_outlier(loop: Loop) -> Answer:
         "median": median,
         "cause": cause,
     }
-    return Match(rows, excess_ns, words, place=line, module="", spans=rows)
+    return Match(rows, excess_ns, words, place=line).as_given()
 
 
 @Rule(
@@ -177,17 +178,10 @@ def _slows(
     slows = late - early >= EXPLAINS_SLOWING * (last - first) and _order(step_ns) >= IN_ORDER
     if late <= early or not (grows or (slows and not loop.machine_is_busy)):
         return None
-    advice = "Backward walks the graphs of earlier steps again: detach() what is carried from one step to the next, and keep no loss or output that has a graph."
+    advice = _EARLIER_GRAPHS if _walks_earlier_graphs(loop, rows) else ""
     latest, more_ns = rows[step == step.max()], int(np.maximum(step_ns - early, 0).sum())
     words = {"first": first, "last": last, "early": early, "late": late}
-    return Match(
-        latest,
-        more_ns,
-        words,
-        place=place,
-        advice=advice if _walks_earlier_graphs(loop, rows) else "",
-        time=loop.when(rows),
-    )
+    return Match(latest, more_ns, words, place=place, advice=advice, time=loop.when(rows))
 
 
 def _more_evaluations_ns(loop: Loop, at: int) -> int:
