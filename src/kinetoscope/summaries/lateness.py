@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow
 
 from kinetoscope.analyses.lateness import (
-    FEWEST_OF_WORK,
-    FEWEST_UNEXPLAINED,
     LEAST_SCORE,
     LEAST_WORK_PERCENT,
     NETWORK,
@@ -96,63 +94,36 @@ def _work(sections: Sections) -> Work:
 
 
 def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
-    """The hosts whose ranks are all late in most steps, the worst first: the host, its ranks, and how late it is, as if it were a rank."""
+    """The hosts of which each rank does clearly more in a step than any rank of another host, the worst first.
+
+    Returns:
+        For each its name, its ranks, and how late it is, as if it were a rank: as the one of its ranks that does least.
+    """
     of_rows = np.array(sections.summaries["host"].to_pylist(), dtype=str)
-    hosts, host_of_row = np.unique(of_rows, return_inverse=True)
-    if len(hosts) < 2 or len(hosts) == len(sections):
-        return []
-    row, step, waited = sections.by_step(*_waits(sections), Groups.sums)
-    host = host_of_row[row].astype(np.int64)
-    # If a whole host is late, even its longest-waiting rank does not wait.
-    order = np.lexsort((waited, host, step))
-    last = np.append((np.diff(step[order]) != 0) | (np.diff(host[order]) != 0), True)[: len(order)]
-    longest = order[last]
-    step_ns = np.array([int(np.median(sections.step_ns[host_of_row == row])) for row in range(len(hosts))])
-    less = less_waiting_of(host[longest], step[longest], waited[longest])
-    by_waits = {host.row: host for host in late_ranks(*less, step_ns) if host.persistent}
-    by_work = {host.row: host for host in _hosts_by_work(sections, host_of_row)}
-    late_rows = np.isin(sections.ranks, stragglers(sections)["rank"].to_numpy())
-    if len(np.unique(step)) < FEWEST_UNEXPLAINED and sections.counts("steps").min() >= FEWEST_OF_WORK:
-        # The waits of a few steps name hosts by chance.
-        late_rows[:] = False
-    by_waits = {
-        row: host for row, host in by_waits.items() if row in by_work or late_rows[host_of_row == row].any()
-    }
-    hosts_late = sorted((by_work | by_waits).values(), key=lambda host: -host.late_ns)
-    ranks = [[int(rank) for rank in sections.ranks[host_of_row == row]] for row in range(len(hosts))]
-    return [
-        (str(hosts[late_host.row]), ranks[late_host.row], late_host)
-        for late_host in hosts_late
-        if len(ranks[late_host.row]) > 1 and hosts[late_host.row]
-    ]
-
-
-def _hosts_by_work(sections: Sections, host_of_row: Rows) -> list[LateRank]:
-    """The hosts of which each rank does clearly more in a step than any rank of another host, by parts of the step, as if they were ranks."""
     work = _work(sections)
     of_ranks = {
         part: Groups(rows, len(sections)).medians(times_ns) for part, (rows, times_ns) in work.items()
     }
     in_all = Groups(own_work(work)[0], len(sections)).medians(own_work(work)[1])
     late = []
-    for host in np.unique(host_of_row).tolist():
-        is_here = host_of_row == host
+    for host in np.unique(of_rows).tolist():
+        is_here = of_rows == host
+        if not host or is_here.sum() < 2 or is_here.all():
+            continue
         usual, spread = middle(in_all[~is_here])
-        more_ns = float(np.median(in_all[is_here])) - usual
-        step_ns = float(np.median(sections.step_ns[is_here]))
-        score = more_ns / max(spread, 0.001 * step_ns)
-        if (
-            in_all[is_here].min() > max(in_all[~is_here].max(), usual + more_ns / 2)
-            and more_ns >= 0.01 * LEAST_WORK_PERCENT * step_ns
-            and score >= LEAST_SCORE
-        ):
+        least_ns, typical_ns = float(in_all[is_here].min()), float(np.median(in_all[is_here]))
+        more_ns, step_ns = least_ns - usual, float(np.median(sections.step_ns[is_here]))
+        score = (typical_ns - usual) / max(spread, 0.001 * step_ns)
+        is_apart = least_ns > max(in_all[~is_here].max(), (usual + typical_ns) / 2)
+        if is_apart and more_ns >= 0.01 * LEAST_WORK_PERCENT * step_ns and score >= LEAST_SCORE:
             more_of = {
                 part: int(np.median(times[is_here]) - np.median(times[~is_here]))
                 for part, times in of_ranks.items()
             }
             cause = late_part(more_of, int(more_ns))
-            late.append(LateRank(host, int(more_ns), score, True, cause, more_of.get(cause or "", 0)))
-    return late
+            late_host = LateRank(-1, int(more_ns), score, True, cause, more_of.get(cause or "", 0))
+            late.append((host, sections.ranks[is_here].tolist(), late_host))
+    return sorted(late, key=lambda named: -named[2].late_ns)
 
 
 def less_waiting(sections: Sections) -> tuple[Rows, Rows, Rows]:
