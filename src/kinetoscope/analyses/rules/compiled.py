@@ -289,8 +289,10 @@ def _breaks_by_names(loop: Loop, regions: Rows) -> Answer:
     words = {"places": units.count(len(breaks), "place"), "regions": len(regions)}
     text = "torch.compile breaks its graphs in {places}, such as {named}, and runs {regions:compiled region}"
     advice = "Find the reasons with TORCH_LOGS=graph_breaks or fullgraph=True: print, .item(), data-dependent branches, unsupported calls."
-    place = SourceLine(file, line, function, line)
-    return Match(regions, lookups_ns, words, gain_ns=None, place=place, text=text, advice=advice).as_given()
+    first_break = SourceLine(file, line, function, line)
+    return Match(
+        regions, lookups_ns, words, gain_ns=None, place=first_break, text=text, advice=advice
+    ).as_given()
 
 
 def _compilations_again(loop: Loop) -> Rows:
