@@ -148,9 +148,10 @@ def test_the_trace_holds_what_was_asked_for(summarised):
     linears = [span for span in spans if span["name"] == "aten::linear"]
     assert {span["module"] for span in linears} == {"first", "second"}
     assert json.loads(linears[0]["shapes"])[0] == [4, 8]
-    # Stacks begin where the program begins.
+    # Stacks begin where the program begins. Python may collect garbage in a thread that the program did not start.
     roots = {span["stack"].split(";")[0] for span in spans if span["stack"]}
-    assert roots == {f"{folder / 'train.py'}(24): <module>"}
+    of_program = {root for root in roots if not root.endswith("Thread._bootstrap")}
+    assert of_program == {f"{folder / 'train.py'}(24): <module>"}
 
 
 def test_the_chrome_trace_is_strict_json(summarised):
