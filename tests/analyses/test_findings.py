@@ -38,15 +38,14 @@ def faults(trace):
 def codes(program, fault):
     """What is found in a program, by a clock that other programs of the machine do not slow down.
 
-    What the recording costs is left out of programs whose fault it is not: on a fast processor that is much of their small operators. So is a line that
-    is slow: on a busy machine, any may be.
+    What the recording costs is left out of programs whose fault it is not: on a fast processor that is much of their small operators.
     """
     with PLANTED[program].record(fault) as recorded, undisturbed(recorded) as trace:
         report = examine(trace)
     found = [one.code for one in report.findings if one.code != "dominant-line"]
     assert sum(one.gain_ns or 0 for one in report.findings) <= report.whole_ns, found
-    of_the_machine = {"profiler-cost", "slow-line"} - {program.partition(":")[0]}
-    return [code for code in found if code not in of_the_machine]
+    is_meant = program.startswith("profiler-cost:")
+    return found if is_meant else [code for code in found if code != "profiler-cost"]
 
 
 @pytest.mark.parametrize("program", PLANTED)

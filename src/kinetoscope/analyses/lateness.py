@@ -190,13 +190,12 @@ def middle(values: Rows) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Excess:
-    """How much longer something takes a rank in a step than the median of the others, its standard error, and how far off that is.
+    """How much longer something takes a rank in a step than the median of the others, and how many standard deviations that is.
 
     `throughout` if it takes longer in each third of the steps.
     """
 
     more_ns: float
-    error_ns: float
     score: float
     throughout: bool
 
@@ -218,7 +217,6 @@ def _excesses(rows: Rows, values: Rows, step_ns: Rows) -> dict[int, _Excess]:
         thirds = np.array_split(times, PARTS_OF_RECORDING)
         excesses[rank] = _Excess(
             more_ns,
-            error_ns,
             more_ns / max(spread, error_ns, _FLOOR * float(step_ns[rank]), 1.0),
             all(np.median(third) - usual >= more_ns / 3 for third in thirds),
         )

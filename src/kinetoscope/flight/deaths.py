@@ -95,7 +95,7 @@ class DeathWatch:
                     self._held[process] = rank, os.pidfd_open(process)
 
     def close(self) -> None:
-        """Close the pidfds of all ranks."""
+        """Let go of the processes that have not ended, whose file descriptors this holds."""
         while self._held:
             os.close(self._held.popitem()[1][1])
 

@@ -75,7 +75,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
     matches: list[Match] = []
     late: list[int] = []
     gained = 0.0
-    on_device = _on_device(sections)
+    device_ranks = set(sections.ranks[_on_device(sections)].tolist())
     for host, ranks, host_late in late_hosts(sections):
         late += ranks
         together = gain_without(sections, late) or 0.0
@@ -95,7 +95,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
                 gain_ns,
                 host_late.part,
                 host_late.more_ns,
-                on_host=not on_device[sections.ranks == ranks[0]].any(),
+                on_host=ranks[0] not in device_ranks,
             )
         )
     rows = [row for row in stragglers(sections).to_pylist() if row["rank"] not in late][:_MOST_REPLAYED]
@@ -122,7 +122,7 @@ def _stragglers(sections: Sections, whole_ns: int) -> tuple[list[Match], list[in
                 row["extra_ns"],
                 row["line"] or "",
                 persistent=bool(row["persistent"]),
-                on_host=not on_device[sections.ranks == row["rank"]].any(),
+                on_host=row["rank"] not in device_ranks,
             )
         )
     return matches, late

@@ -104,7 +104,8 @@ def late_hosts(sections: Sections) -> list[tuple[str, list[int], LateRank]]:
     of_ranks = {
         part: Groups(rows, len(sections)).medians(times_ns) for part, (rows, times_ns) in work.items()
     }
-    in_all = Groups(own_work(work)[0], len(sections)).medians(own_work(work)[1])
+    rows, own_ns = own_work(work)
+    in_all = Groups(rows, len(sections)).medians(own_ns)
     late = []
     for host in np.unique(of_rows).tolist():
         is_here = of_rows == host
