@@ -349,7 +349,7 @@ class Mixed(nn.Module):
 
     def __init__(self, converts: bool) -> None:
         super().__init__()
-        self.net = Net()
+        self.net = Net(64)
         self.converts = converts
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -568,7 +568,7 @@ def the_model_is_copied_in_each_step(fault: bool) -> tuple[Step, int]:
     model = nn.ModuleList(nn.Linear(64, 64) for _ in range(80))
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), model[0])
     return training(
-        net, sgd(net), fixed(4096), (lambda number, loss: copy.deepcopy(model)) if fault else None
+        net, sgd(net), fixed(16384), (lambda number, loss: copy.deepcopy(model)) if fault else None
     ), 10
 
 
@@ -723,8 +723,8 @@ def a_transposed_matrix_in_each_layer(fault: bool) -> tuple[Step, int]:
 
 @planted("dtype-conversion")
 def a_table_in_half_precision(fault: bool) -> tuple[Step, int]:
-    table = torch.randn(4096, 256, dtype=torch.float16 if fault else torch.float32)
-    model = nn.Linear(256, 8)
+    table = torch.randn(16384, 256, dtype=torch.float16 if fault else torch.float32)
+    model = nn.Linear(256, 64)
 
     def step(number: int) -> None:
         with torch.no_grad():
@@ -736,12 +736,12 @@ def a_table_in_half_precision(fault: bool) -> tuple[Step, int]:
 @planted("memory-growth")
 def outputs_are_collected(fault: bool) -> tuple[Step, int]:
     model = Net()
-    x = torch.randn(256, 64)
+    x = torch.randn(1024, 64)
     outputs: list[torch.Tensor] = []
 
     def step(number: int) -> None:
         with torch.no_grad():
-            y = functional.gelu(model.first(x))
+            y = functional.gelu(model.second(functional.gelu(model.first(x))))
             if fault:
                 outputs.append(y)
 
@@ -763,9 +763,9 @@ def features_are_concatenated(fault: bool) -> tuple[Step, int]:
 
 @planted("slowing-steps")
 def a_state_that_keeps_its_graph(fault: bool) -> tuple[Step, int]:
-    model = nn.Linear(64, 64)
-    state = [torch.zeros(64, 64)]
-    x = torch.randn(64, 64)
+    model = nn.Linear(384, 384)
+    state = [torch.zeros(384, 384)]
+    x = torch.randn(384, 384)
 
     def step(number: int) -> None:
         state[0] = torch.tanh(model(x) + state[0])
@@ -778,7 +778,7 @@ def a_state_that_keeps_its_graph(fault: bool) -> tuple[Step, int]:
 
 @planted("repeated-backward")
 def gradients_of_single_samples(fault: bool) -> tuple[Step, int]:
-    model = Net(64)
+    model = Net(1024)
     parameters = list(model.parameters())
     x = torch.randn(24, 64)
 
@@ -917,20 +917,6 @@ def a_model_in_64_bits(fault: bool) -> tuple[Step, int]:
     model = Net().to(kind)
     x = torch.randn(192, 64, dtype=kind)
     return training(model, sgd(model), lambda number: x), 10
-
-
-@planted("hot-line", record_shapes=True)
-def a_large_buffer_that_is_new_in_each_step(fault: bool) -> tuple[Step, int]:
-    model = Net()
-    # More than glibc keeps of freed memory: a smaller buffer may be where an earlier test had one.
-    buffer = torch.zeros(32 * 2**20)
-
-    def batch(number: int) -> torch.Tensor:
-        # Filling it again is not filling a gradient.
-        rows = torch.zeros(len(buffer)) if fault else buffer.zero_()
-        return rows[: 192 * 64].view(192, 64)
-
-    return training(model, sgd(model), batch), 6
 
 
 @planted("hot-line", record_shapes=True)
