@@ -1,6 +1,7 @@
 """What the difference of two runs is spent on: the parts add up to it, and a planted fault is the first one."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 
 import kinetoscope
@@ -8,7 +9,7 @@ from kinetoscope.comparison.explanation import OTHER
 from kinetoscope.comparison.measures import run_of
 from kinetoscope.comparison.result import Margins
 from kinetoscope.comparison.runs import compare_runs
-from tests.analyses.planted import PLANTED
+from tests.analyses.planted import PLANTED, Net, Program, sgd, training
 from tests.support.any_trace import any_traces
 from tests.support.effort import STRESS, examples
 from tests.support.strict_json import read_strictly
@@ -63,9 +64,19 @@ def test_a_planted_fault_explains_why_the_program_is_slower_than_its_twin(progra
         assert found.whole.change_ns > 0
 
 
+def a_buffer_that_is_new_in_each_step(fault):
+    model, buffer = Net(), torch.zeros(16 * 2**20)
+
+    def batch(number):
+        rows = torch.zeros(len(buffer)) if fault else buffer.zero_()
+        return rows[: 192 * 64].view(192, 64)
+
+    return training(model, sgd(model), batch), 8
+
+
 def test_a_buffer_that_is_new_in_each_step_adds_up_whatever_fresh_memory_costs():
     """Whether pages that Linux hands out cost more than filling used ones again is up to the machine; what is allocated is not."""
-    program = PLANTED["hot-line:a_large_buffer_that_is_new_in_each_step"]
+    program = Program(a_buffer_that_is_new_in_each_step, 1, {"record_shapes": True})
     with program.record(False) as base, program.record(True) as new:
         found = kinetoscope.compare(base, new)
     assert_adds_up(found)
