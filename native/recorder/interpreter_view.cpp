@@ -153,6 +153,18 @@ bool InterpreterView::frames(const PythonThread& thread, uint32_t most, std::vec
   return owner == kOwnedByThread || owner >= KINETOSCOPE_FIRST_C_OWNER;
 }
 
+uint64_t InterpreterView::identity(const SeenFrame& frame) {
+  const void* parts[3] = {};
+  int32_t first_line = 0;
+  if (!is_of(frame.code, here_.code_type) || !field(frame.code, kinetoscope_layout.code_function, parts[0]) ||
+      !field(frame.code, kinetoscope_layout.code_file, parts[1]) ||
+      !field(frame.code, kinetoscope_layout.code_lines, parts[2]) ||
+      !field(frame.code, kinetoscope_layout.code_first_line, first_line)) {
+    return 0;
+  }
+  return hash_bytes(reinterpret_cast<const char*>(parts), sizeof(parts)) + static_cast<uint32_t>(first_line);
+}
+
 bool InterpreterView::code(const SeenFrame& frame, SeenCode& found) {
   int64_t units = 0;
   const void* function = nullptr;

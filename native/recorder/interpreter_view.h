@@ -1,4 +1,5 @@
-// Reads the interpreter's threads, their frames and code objects, from a thread without the GIL.
+// Reads the interpreter's threads, their frames and code objects, from a thread without the GIL: those of
+// this process, or of one that it has forked, whose interpreter is at the same addresses.
 //
 // Everything is read through MemoryReader, and may change meanwhile. Inconsistent data is rejected: an
 // instruction must lie in the code object of its frame, and the outermost frame must belong to a thread.
@@ -42,6 +43,8 @@ uint32_t line_at(const std::string& table, uint32_t first_line, int64_t offset);
 class InterpreterView {
  public:
   explicit InterpreterView(const kinetoscope_interpreter& interpreter) : here_(interpreter) {}
+  InterpreterView(const kinetoscope_interpreter& interpreter, pid_t forked)
+      : here_(interpreter), memory_(forked) {}
 
   MemoryReader& memory() { return memory_; }
 
@@ -57,6 +60,9 @@ class InterpreterView {
   bool is_only_thread(const void* state) const;
   // The innermost frame of the main thread. Only reads memory that is never freed.
   const void* frame_of_main(const void* state) const;
+  // A hash of where the names and the lines of a frame's code object are: another one at its address has
+  // another one. 0 if there is no code object. Reads much less than code().
+  uint64_t identity(const SeenFrame& frame);
   // False if the code object does not exist any more.
   bool code(const SeenFrame& frame, SeenCode& found);
 

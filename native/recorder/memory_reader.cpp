@@ -26,6 +26,9 @@ MemoryReader::MemoryReader(Way best) : process_(getpid()), copies_(new std::byte
   close();
 }
 
+MemoryReader::MemoryReader(pid_t process)
+    : way_(Way::OtherProcess), process_(process), copies_(new std::byte[kBlocks * kBlockBytes]) {}
+
 MemoryReader::~MemoryReader() { close(); }
 
 void MemoryReader::close() {

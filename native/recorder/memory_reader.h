@@ -1,4 +1,5 @@
-// Reads this process's own memory without faults: reading unmapped memory fails instead of crashing.
+// Reads memory of this process, or of another one, without faults: reading unmapped memory fails instead of
+// crashing.
 //
 // A system call does the copying. Memory is copied in blocks, which are cached, so that adjacent data, such
 // as the frames of a thread, needs few calls and is consistent; and the blocks of one round are copied by one
@@ -22,6 +23,8 @@ class MemoryReader {
   MemoryReader();
   // The same, without the first or without both.
   explicit MemoryReader(Way best);
+  // Reads another process, of the same user, by process_vm_readv().
+  explicit MemoryReader(pid_t process);
   ~MemoryReader();
   MemoryReader(const MemoryReader&) = delete;
   MemoryReader& operator=(const MemoryReader&) = delete;
@@ -29,7 +32,7 @@ class MemoryReader {
   // The method that works on this system.
   Way way() const { return way_; }
 
-  // Copies `bytes` from `address` of this process; false where not all of them can be read.
+  // Copies `bytes` from `address` of the process; false where not all of them can be read.
   bool read(const void* address, void* into, size_t bytes);
   template <typename Value>
   bool read(const void* address, Value& into) {

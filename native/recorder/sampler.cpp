@@ -37,6 +37,11 @@ constexpr int64_t kDenseNs = 50'000'000;
 // Limits our use of the program's file descriptors.
 constexpr size_t kMostFiles = 64;
 constexpr char kTimes[] = "schedstat";
+// Forked processes are sampled in one round of so many, one at a time, and listed less often.
+constexpr uint64_t kRoundsOfForked = 4, kRoundsOfList = 64;
+constexpr size_t kMostForked = 64;
+// Other programs that this one started cannot be read.
+constexpr uint32_t kMostFailures = 50;
 
 // Opens a file of /proc about a thread of this process; -1 if it does not exist.
 int open_of_task(uint32_t system, const char* name) {
@@ -184,7 +189,12 @@ bool read_text(int file, char* into, size_t bytes) {
 }  // namespace
 
 Sampler::Sampler(Session& session, const kinetoscope_interpreter& interpreter, const void* module_call)
-    : session_(session), module_call_(module_call), view_(interpreter), since_tick_(read_tick()) {
+    : session_(session),
+      interpreter_(interpreter),
+      module_call_(module_call),
+      view_(interpreter),
+      children_record_(std::getenv("KINETOSCOPE_CHILDREN") != nullptr),
+      since_tick_(read_tick()) {
   KnownThread main;
   main.system = static_cast<uint32_t>(getpid());
   tells_waits_ = times_of(main).waited_ns >= 0;
@@ -199,6 +209,7 @@ void Sampler::skip_round() {
   since_tick_ = read_tick();
   // Else the next sample says that all the waiting until then was in its own period.
   for (auto& [number, known] : known_threads_) known.times = {};
+  for (const auto& forked : forked_) forked->since_tick = since_tick_;
 }
 
 void Sampler::round(const std::atomic<bool>& leave) {
@@ -208,6 +219,7 @@ void Sampler::round(const std::atomic<bool>& leave) {
     calls_.clear();
     // Stacks of the last round must not be reused either, because their ids may be invalid.
     for (auto& [number, known] : known_threads_) known.rests = false;
+    for (const auto& forked : forked_) forked->calls.clear();
     dictionary_epoch_ = now;
   }
   // Before anything is read, so that a code object that is freed from here on is noticed.
@@ -237,6 +249,56 @@ void Sampler::round(const std::atomic<bool>& leave) {
   if (torn != 0)
     std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
   if (whole) forget_ended_threads();
+  if (rounds_ % kRoundsOfList == 1 && !children_record_) list_forked_processes(tick);
+  if (forked_.empty() || rounds_ % kRoundsOfForked != 0) return;
+  ForkedProcess& forked = *forked_[rounds_ / kRoundsOfForked % forked_.size()];
+  if (forked.failures < kMostFailures)
+    forked.failures = sample_forked(forked, tick) ? 0 : forked.failures + 1;
+}
+
+void Sampler::list_forked_processes(uint64_t tick) {
+  for (const auto& forked : forked_) forked->exists = false;
+  for (const PythonThread& thread : threads_) {
+    char text[1024];
+    const int file = open_of_task(thread.system, "children");
+    const bool any = read_text(file, text, sizeof(text));
+    if (file >= 0) close(file);
+    char* end = nullptr;
+    for (char* at = text; any; at = end) {
+      const auto process = static_cast<uint32_t>(std::strtoul(at, &end, 10));
+      // The last number may be cut off: a process that does not exist cannot be read.
+      if (end == at) break;
+      const auto known = std::find_if(forked_.begin(), forked_.end(),
+                                      [process](const auto& forked) { return forked->process == process; });
+      if (known != forked_.end())
+        (*known)->exists = true;
+      else if (forked_.size() < kMostForked)
+        forked_.push_back(std::make_unique<ForkedProcess>(interpreter_, process, tick));
+    }
+  }
+  std::erase_if(forked_, [this](const auto& forked) {
+    if (!forked->exists) session_.forget_thread(forked->process);
+    return !forked->exists;
+  });
+}
+
+bool Sampler::sample_forked(ForkedProcess& forked, uint64_t tick) {
+  forked.view.memory().refresh();
+  if (!forked.view.threads(forked_threads_)) return false;
+  const auto main =
+      std::find_if(forked_threads_.begin(), forked_threads_.end(),
+                   [&forked](const PythonThread& thread) { return thread.system == forked.process; });
+  if (main == forked_threads_.end() || !forked.view.frames(*main, kMaxDepth, frames_) || frames_.empty())
+    return false;
+  SampleRecord record{};
+  for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame)
+    if ((record.stack = stack_in(forked, *frame, record.stack)) == 0) return false;
+  if (forked.index == 0) forked.index = session_.index_of_thread(forked.process);
+  record.tick = tick;
+  record.since_tick = std::exchange(forked.since_tick, tick);
+  record.thread = forked.index;
+  session_.add_sample(record);
+  return true;
 }
 
 void Sampler::refresh() {
@@ -393,12 +455,28 @@ uint32_t Sampler::stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epo
     known.epoch = epoch;
     return known.stack;
   }
-  Dictionary& dictionary = session_.dictionary();
-  std::lock_guard lock(dictionary.mutex());
-  const uint32_t row = dictionary.frame(code.function, code.file, code.line, code.first_line);
-  const uint32_t stack = dictionary.stack(parent, row);
+  const uint32_t stack = add_stack(code, parent);
   calls_.insert(key, {fingerprint, stack, epoch});
   return stack;
+}
+
+uint32_t Sampler::stack_in(ForkedProcess& forked, const SeenFrame& frame, uint32_t parent) {
+  const uint64_t identity = forked.view.identity(frame);
+  if (identity == 0) return 0;
+  const CallKey key{frame.code, frame.instruction, parent};
+  const SampledCall known = forked.calls.find(key);
+  if (known.stack != 0 && known.fingerprint == identity) return known.stack;
+  SeenCode code;
+  if (!forked.view.code(frame, code)) return 0;
+  const uint32_t stack = add_stack(code, parent);
+  forked.calls.insert(key, {identity, stack, 0});
+  return stack;
+}
+
+uint32_t Sampler::add_stack(const SeenCode& code, uint32_t parent) {
+  Dictionary& dictionary = session_.dictionary();
+  std::lock_guard lock(dictionary.mutex());
+  return dictionary.stack(parent, dictionary.frame(code.function, code.file, code.line, code.first_line));
 }
 
 bool Sampler::update_times(KnownThread& known) {

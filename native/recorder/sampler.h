@@ -3,11 +3,15 @@
 // It does not take the GIL, sends no signals, and changes nothing in the program: see interpreter_view.h. A
 // stack that changes while it is read is read again, and then counted as torn. The intervals between rounds
 // vary randomly, so that they cannot be in phase with the program, and grow with the cost of a round.
+//
+// In some rounds it also reads the main thread of a process that this one has forked, such as a worker of a
+// data loader: its memory is laid out as ours. Such a thread has the id of that process.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -68,6 +72,19 @@ class Sampler {
     friend bool is_empty(const SampledCall& call) { return call.stack == 0; }
   };
 
+  // A process that this one has forked.
+  struct ForkedProcess {
+    ForkedProcess(const kinetoscope_interpreter& interpreter, uint32_t id, uint64_t tick)
+        : process(id), view(interpreter, static_cast<pid_t>(id)), since_tick(tick) {}
+    const uint32_t process;
+    InterpreterView view;
+    uint64_t since_tick;  // of its last sample
+    bool exists = true;
+    uint32_t index = 0;  // of its thread; 0 before its first sample
+    uint32_t failures = 0;
+    ProbingTable<CallKey, SampledCall> calls{kMostCached};
+  };
+
   enum class Outcome { Sampled, NoPython, Torn };
 
   // What is read of memory is of this round from here on.
@@ -79,6 +96,9 @@ class Sampler {
   // frame.
   bool place_of_operator(const PythonThread& thread, SampleRecord& record);
   void forget_ended_threads();
+  void list_forked_processes(uint64_t tick);
+  // False where it has no Python of ours, cannot be read, or changed meanwhile.
+  bool sample_forked(ForkedProcess& forked, uint64_t tick);
   void close_files_of(KnownThread& known);
   // Reads a file of the system about a thread, which stays open in `file` if there are not too many; false
   // where there is nothing to read.
@@ -87,6 +107,9 @@ class Sampler {
   // Stack and module of what is in `frames_`; false where a code object went meanwhile.
   bool place(uint32_t epoch, SampleRecord& record);
   uint32_t stack_of(const SeenFrame& frame, uint32_t parent, uint32_t epoch);
+  uint32_t stack_in(ForkedProcess& forked, const SeenFrame& frame, uint32_t parent);
+  // The stack in the dictionary with a line below `parent`.
+  uint32_t add_stack(const SeenCode& code, uint32_t parent);
   // Also what it waits for, if it is blocked.
   SampleState state_of(const PythonThread& thread, KnownThread& known, SampleWait& wait);
   // Reads a thread's times, and what a sample says of how long it waited for a processor since the round
@@ -94,9 +117,11 @@ class Sampler {
   bool update_times(KnownThread& known);
 
   Session& session_;
+  const kinetoscope_interpreter interpreter_;
   const void* const module_call_;
   InterpreterView view_;
-  bool tells_waits_ = false;  // the system tells how long a thread waited for a processor
+  const bool children_record_;  // each child process records itself
+  bool tells_waits_ = false;    // the system tells how long a thread waited for a processor
   uint64_t since_tick_;
   uint64_t rounds_ = 0;
   uint64_t refreshed_round_ = 0;
@@ -108,6 +133,8 @@ class Sampler {
   std::vector<SeenFrame> frames_;
   std::unordered_map<uint64_t, KnownThread> known_threads_;  // by PythonThread::number
   ProbingTable<CallKey, SampledCall> calls_{kMostCached};
+  std::vector<PythonThread> forked_threads_;
+  std::vector<std::unique_ptr<ForkedProcess>> forked_;
 };
 
 namespace sampling {

@@ -24,7 +24,7 @@ namespace {
 // The system's name of a thread of this process; empty if it has ended.
 std::string name_of_task(uint32_t system) {
   char path[48], name[32];
-  std::snprintf(path, sizeof(path), "/proc/self/task/%u/comm", system);
+  std::snprintf(path, sizeof(path), "/proc/%u/comm", system);
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return {};
   const ssize_t got = read(file, name, sizeof(name));

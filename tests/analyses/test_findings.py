@@ -1101,6 +1101,8 @@ def test_waiting_names_the_line_that_recorded_workers_spend_their_time_in(record
     (found,) = [one for one in faults(builder.build()) if one.code == "input-wait"]
     assert str(found.place) == ("data.py:7" if recorded else "train.py:9")
     assert ("--children" in found.advice) is not recorded
+    in_workers = plain(found.finding).endswith("at data.py:7, where its workers spend 100 % of their work")
+    assert in_workers is recorded
 
 
 def test_batches_that_come_as_many_tensors_are_told_from_workers_that_are_slow():

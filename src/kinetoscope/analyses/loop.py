@@ -669,13 +669,17 @@ class Loop:
 
     def most_sampled(self, rows: Rows) -> SourceLine:
         """The user's line in which some samples spent most time."""
+        return busiest(self.sampled_times_ns(rows))
+
+    def sampled_times_ns(self, rows: Rows) -> dict[SourceLine, int]:
+        """The time of some samples by the user's line."""
         samples = self.trace.columns("samples")
         times: dict[SourceLine, int] = defaultdict(int)
         for stack, period_ns in zip(
             samples["stack"][rows].tolist(), samples["period_ns"][rows].tolist(), strict=True
         ):
             times[self.place_of_stack(stack)] += period_ns
-        return busiest(times)
+        return times
 
     def caller_of(self, stack: int, called: Callable[[str], bool], otherwise: int = -1) -> SourceLine:
         """The user's line that called the outermost frame of a stack in a file that `called` accepts; that of `otherwise` without one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -69,6 +70,47 @@ def test_the_stack_of_a_waiting_thread_is_the_one_that_python_shows(tmp_path, pr
     assert rows
     assert {row["stack_row"] for row in rows} == {rows[0]["stack_row"]}
     assert {row["state"] for row in rows} <= {"blocked", "running"}
+
+
+def busy_in_a_child() -> None:
+    while True:
+        sum(range(1000))
+
+
+def test_a_forked_process_is_sampled_as_a_thread_with_its_id(tmp_path):
+    path = tmp_path / "live.recording"
+    child = multiprocessing.get_context("fork").Process(target=busy_in_a_child, daemon=True)
+
+    def lines_of_child(trace: Trace) -> list[tuple[object, ...]]:
+        threads = trace.column("threads", "os_tid")[trace.column("samples", "thread")]
+        return [
+            stack
+            for stack, thread in zip(stacks_of(trace), threads.tolist(), strict=True)
+            if thread == child.pid and stack[-1][0] == "busy_in_a_child"
+        ]
+
+    with profile(path=path):
+        child.start()
+        wait_for(path, lambda trace: len(lines_of_child(trace)) >= 3)
+        child.kill()
+        child.join()
+        torch.ones(3)
+    trace = kinetoscope.open(path)
+    assert {stack[-1][1] for stack in lines_of_child(trace)} == {__file__}
+    rows = trace.columns("samples")
+    of_child = trace.column("threads", "os_tid")[rows["thread"]] == child.pid
+    # They account for no more time than there was, and say nothing of what the process waited for.
+    assert rows["period_ns"][of_child].sum() <= trace.duration_ns
+    assert set(rows["state"][of_child].tolist()) == {SampleState.UNKNOWN}
+
+
+def test_another_program_that_was_started_is_not_sampled(tmp_path):
+    path = tmp_path / "live.recording"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with profile(path=path):
+            wait_for(path, lambda trace: len(trace.columns("samples")) >= 100)
+        child.communicate(b"\n")
+    assert child.pid not in kinetoscope.open(path).column("threads", "os_tid").tolist()
 
 
 def test_a_thread_that_never_runs_takes_nothing_from_the_one_that_created_it(tmp_path):

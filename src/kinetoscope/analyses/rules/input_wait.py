@@ -65,6 +65,7 @@ _RECEIVED = (
     ),
 )
 """What is said, and what to change, where a loader is not used as it is meant to be."""
+_WORKERS = ", where its workers spend {of_work:%} of their work"
 
 
 _OF_FUNCTION = (
@@ -154,11 +155,17 @@ def _waiting(
     text: str = "",
     advice: str = "",
     calls: str = "",
+    of_work: float = 0.0,
 ) -> Match:
     """The match of waits for batches, with the part of making these that takes longest, and its line: for None that of the longest wait."""
     line = loop.place_of(int(longest(loop, waits)[0])) if line is None else line
     each_ns = float(loop.trace.column("spans", "duration_ns")[waits].mean())
-    words = {"each": each_ns, "part": f", mostly in {part}" if part else "", "calls": calls}
+    words = {
+        "each": each_ns,
+        "part": f", mostly in {part}" if part else "",
+        "calls": calls,
+        "of_work": of_work,
+    }
     return Match(waits, wait_ns, words, place=line, module="", text=text, advice=advice, time=loop.loading)
 
 
@@ -167,8 +174,8 @@ def _waiting(
     "{subject} waits for the data loader for {share} of {time} ({each:ns} a batch on average){part}{at}",
     "Make batches cheaper, or use more workers: num_workers, prefetch_factor and persistent_workers of DataLoader.",
     finds=(
-        "steps wait for the workers of a `DataLoader`, or the loop starts them again and again. With `--children` or the source `DataLoading()` it names the slow "
-        "line of the workers"
+        "steps wait for the workers of a `DataLoader`, or the loop starts them again and again. It names the line in which forked workers work most, by "
+        "samples; of others with `--children` or the source `DataLoading()`"
     ),
     source="PyTorch's former TensorBoard plugin (10 % in XProf)",
     also=f"{LEAST_BUSY_PERCENT:g}% where other programs have the processors",
@@ -195,8 +202,13 @@ def input_wait(loop: Loop) -> Answer:
     line = busiest(times_ns)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
-    text, advice = _RECEIVED if _receives_many(loop, waits, wait_ns) else ("", advice)
-    return _waiting(loop, waits, wait_ns, part, line or None, text, advice)
+    text, advice = (
+        _RECEIVED
+        if _receives_many(loop, waits, wait_ns)
+        else (input_wait.text + _WORKERS if line else "", advice)
+    )
+    of_work = 100.0 * times_ns.get(line, 0) / max(sum(times_ns.values()), 1)
+    return _waiting(loop, waits, wait_ns, part, line or None, text, advice, of_work=of_work)
 
 
 def _receives_many(loop: Loop, waits: Rows, wait_ns: int) -> bool:
@@ -296,7 +308,7 @@ def _times_of_lines(
 ) -> tuple[str, dict[SourceLine, int]]:
     """Which part of making batches takes longest, and how long each of its lines takes."""
     if len(fetches) == 0:
-        return "", {_sampled_in_workers(loop): 1}
+        return "", _sampled_in_workers(loop)
     spans = loop.trace.columns("spans")
     threads = np.unique(spans["thread"][fetches])
     collates = collates[np.isin(spans["thread"][collates], threads)]
@@ -316,14 +328,14 @@ def _times_of_lines(
     return ("the collate function" if in_collate else "the dataset" if len(collates) else ""), times
 
 
-def _sampled_in_workers(loop: Loop) -> SourceLine:
-    """The line of the program that most samples of recorded workers are in: their batches are marked by a source that `run` does not use."""
+def _sampled_in_workers(loop: Loop) -> dict[SourceLine, int]:
+    """The times of lines by samples of workers, where there are enough: their batches are marked by a source that `run` does not use."""
     samples = loop.trace.columns("samples")
     within = stacks_with(loop.trace, _WORKER_LOOP)
     # A forked worker has the frames of the loop that started it, too: only what its own loop called makes batches.
     stack = program_stacks(loop.trace)[samples["stack"]]
     in_workers = np.flatnonzero((samples["thread"] != loop.thread) & (stack >= 0) & within[stack])
-    return loop.most_sampled(in_workers) if len(in_workers) >= LEAST_SAMPLES else SourceLine()
+    return loop.sampled_times_ns(in_workers) if len(in_workers) >= LEAST_SAMPLES else {}
 
 
 def _python_in(loop: Loop, ranges: np.ndarray) -> list[tuple[SourceLine, int]]:
