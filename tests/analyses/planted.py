@@ -633,8 +633,8 @@ def every_layer_is_computed_again(fault: bool) -> tuple[Step, int]:
 @planted("thread-oversubscription", threads=64)
 def more_threads_than_processors(fault: bool) -> tuple[Step, int]:
     # Small enough that operators of elements use one thread: a machine is not made to crawl.
-    model = Net(96)
-    return training(model, sgd(model), fixed(32)), 8
+    model = Net(160)
+    return training(model, sgd(model), fixed(192)), 8
 
 
 @planted("profiler-cost", python_calls=True)

@@ -25,7 +25,7 @@ from kinetoscope.tables.intervals import Intervals
 from tests.analyses import planted_devices
 from tests.analyses.planted import PLANTED
 from tests.support.any_trace import any_traces
-from tests.support.effort import examples
+from tests.support.effort import STRESS, examples
 from tests.support.trace_builder import TraceBuilder
 from tests.support.undisturbed import undisturbed
 
@@ -35,24 +35,36 @@ def faults(trace):
     return tuple(finding for finding in examine(trace).findings if finding.code != "dominant-line")
 
 
+LEAST_SURE_PERCENT = 25.0
+"""Rules begin to speak at 5 to 15 % of a step: whether a real program of little work reaches that is up to the machine."""
+
+
 def codes(program, fault):
     """What is found in a program, by a clock that other programs of the machine do not slow down.
 
-    What the recording costs is left out of programs whose fault it is not: on a fast processor that is much of their small operators.
+    Left out, but for the fault that is planted: what the recording costs, which on a fast processor is much of small operators; and unless tests try
+    hard, what is near the limit of its rule.
     """
     with PLANTED[program].record(fault) as recorded, undisturbed(recorded) as trace:
         report = examine(trace)
-    found = [one.code for one in report.findings if one.code != "dominant-line"]
-    assert sum(one.gain_ns or 0 for one in report.findings) <= report.whole_ns, found
-    is_meant = program.startswith("profiler-cost:")
-    return found if is_meant else [code for code in found if code != "profiler-cost"]
+    planted = program.partition(":")[0]
+    assert sum(finding.gain_ns or 0 for finding in report.findings) <= report.whole_ns
+    return [
+        finding.code
+        for finding in report.findings
+        if finding.code == planted
+        or (
+            finding.code not in ("dominant-line", "profiler-cost")
+            and (STRESS or finding.share_percent >= LEAST_SURE_PERCENT)
+        )
+    ]
 
 
 @pytest.mark.parametrize("program", PLANTED)
 def test_a_planted_fault_is_named_first(program):
-    found, code = codes(program, fault=True), program.partition(":")[0]
+    named, code = codes(program, fault=True), program.partition(":")[0]
     # How often a thread waits for the global lock depends on what else runs: tests/analyses/rules/test_cpu_cores.py has a built trace.
-    assert found[:1] == [code] or code == "gil-contention", found
+    assert named[:1] == [code] or code == "gil-contention", named
 
 
 @pytest.mark.parametrize("program", PLANTED)
