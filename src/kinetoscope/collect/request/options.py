@@ -393,9 +393,7 @@ class RecordingOptions:
         warnings={"native": _TORCHS_COLLECTOR, "hybrid": _TORCHS_COLLECTOR},
     )
     record_shapes: bool = _switch(
-        "Record the shapes, dtypes and scalars of each operator's inputs.",
-        flag="shapes",
-        recorded=True,
+        "Record the shapes, dtypes and scalars of each operator's inputs.", flag="shapes", recorded=True
     )
     profile_memory: bool = _switch(
         "Record every allocation and free.",
@@ -425,7 +423,7 @@ class RecordingOptions:
         recorded=True,
         warnings={
             "kineto": "{names}: torch's own collector records the modules of TorchScript only, unless it records stacks, too: add "
-            "with_stack=True, or use engine='native'.",
+            "with_stack=True, or use engine='native'."
         },
     )
     only_requested: bool = _switch(
@@ -434,9 +432,7 @@ class RecordingOptions:
         launched=True,
     )
     python_calls: bool = _switch(
-        "Record every call of a Python function.",
-        flag="python-calls",
-        recorded=True,
+        "Record every call of a Python function.", flag="python-calls", recorded=True
     )
     module_spans: bool = _switch(
         "Record every call of an `nn.Module` with its exact start and end, and the modules of operators.",
@@ -448,7 +444,7 @@ class RecordingOptions:
         flag="gc",
         launched=True,
         warnings={
-            "kineto": "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; engine='native' can.",
+            "kineto": "without effect: {names}. The collector of torch {torch} cannot record collections of garbage; engine='native' can."
         },
     )
     tensor_versions: bool = _switch(
@@ -465,9 +461,7 @@ class RecordingOptions:
         recorded=True,
     )
     samples: bool = _switch(
-        "Read the Python stack of every thread 100 times a second.",
-        flag="samples",
-        default=True,
+        "Read the Python stack of every thread 100 times a second.", flag="samples", default=True
     )
     experimental_config: Any = _declare(
         "Settings of torch's collector.",
@@ -482,9 +476,7 @@ class RecordingOptions:
     )
     acc_events: bool = _switch("Keep every cycle, not only the last.")
     custom_trace_id_callback: Callable[[], str] | None = _declare(
-        "Makes the id of each trace.",
-        checked_callable,
-        stays=_OBJECT_STAYS,
+        "Makes the id of each trace.", checked_callable, stays=_OBJECT_STAYS
     )
     post_processing_timeout_s: float | None = _declare(
         "For how many seconds torch may make its own event objects.",
@@ -508,10 +500,7 @@ class RecordingOptions:
         stays="the recording of a program is named by its output",
         warnings={"kineto": _IN_MEMORY},
     )
-    summary: Path | None = _declare(
-        "Where each cycle's summary goes.",
-        checked_summary,
-    )
+    summary: Path | None = _declare("Where each cycle's summary goes.", checked_summary)
     ring_bytes: int | None = _declare(
         "Upper limit of the recording in bytes; the oldest records are overwritten.",
         _bytes,
@@ -532,18 +521,13 @@ class RecordingOptions:
         default=(),
     )
     source: bool = _switch(
-        "Store the text of hot source lines in the trace.",
-        flag="source",
-        magic=(),
-        default=True,
+        "Store the text of hot source lines in the trace.", flag="source", magic=(), default=True
     )
     align_ranks: bool = _switch(
         "Synchronize the ranks of a job at the begin and end of each recording, to align their clocks."
     )
     on_error: OnError = _declare(
-        "What becomes of an exception in `on_trace_ready` or of the observer.",
-        _on_error,
-        default="raise",
+        "What becomes of an exception in `on_trace_ready` or of the observer.", _on_error, default="raise"
     )
 
     def __post_init__(self) -> None:
