@@ -37,8 +37,8 @@ constexpr int64_t kDenseNs = 50'000'000;
 // Limits our use of the program's file descriptors.
 constexpr size_t kMostFiles = 64;
 constexpr char kTimes[] = "schedstat";
-// Forked processes are sampled in one round of so many, one at a time, and listed less often.
-constexpr uint64_t kRoundsOfForked = 4, kRoundsOfList = 64;
+// Forked processes are listed in one round of so many.
+constexpr uint64_t kRoundsOfList = 16;
 constexpr size_t kMostForked = 64;
 // Other programs that this one started cannot be read.
 constexpr uint32_t kMostFailures = 50;
@@ -249,11 +249,28 @@ void Sampler::round(const std::atomic<bool>& leave) {
   if (torn != 0)
     std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
   if (whole) forget_ended_threads();
-  if (rounds_ % kRoundsOfList == 1 && !children_record_) list_forked_processes(tick);
-  if (forked_.empty() || rounds_ % kRoundsOfForked != 0) return;
-  ForkedProcess& forked = *forked_[rounds_ / kRoundsOfForked % forked_.size()];
-  if (forked.failures < kMostFailures)
-    forked.failures = sample_forked(forked, tick) ? 0 : forked.failures + 1;
+  if (children_record_) return;
+  // Besides the budget of this process, so that its own threads have no fewer samples.
+  const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+  if (rounds_ % kRoundsOfList == 1) list_forked_processes(tick);
+  const int64_t now_ns = read_clock(CLOCK_MONOTONIC);
+  const bool is_due = !forked_.empty() && now_ns >= forked_due_ns_;
+  if (is_due) sample_next_forked(tick);
+  const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
+  forked_cost_ns_ += cost_ns;
+  if (is_due) forked_due_ns_ = now_ns + cost_ns * kLeastPauseLater;
+}
+
+void Sampler::sample_next_forked(uint64_t tick) {
+  ForkedProcess& forked = *forked_[forked_turn_++ % forked_.size()];
+  if (forked.failures >= kMostFailures) return;
+  forked.view.memory().refresh();
+  bool sampled = sample_forked(forked, tick);
+  for (int attempt = 1; attempt < kAttempts && !sampled; ++attempt) {
+    forked.view.memory().forget();
+    sampled = sample_forked(forked, tick);
+  }
+  forked.failures = sampled ? 0 : forked.failures + 1;
 }
 
 void Sampler::list_forked_processes(uint64_t tick) {
@@ -283,7 +300,6 @@ void Sampler::list_forked_processes(uint64_t tick) {
 }
 
 bool Sampler::sample_forked(ForkedProcess& forked, uint64_t tick) {
-  forked.view.memory().refresh();
   if (!forked.view.threads(forked_threads_)) return false;
   const auto main =
       std::find_if(forked_threads_.begin(), forked_threads_.end(),
@@ -588,7 +604,8 @@ void* run(void* argument) {
       self.sampler->skip_round();
     }
     const int64_t after_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
-    const int64_t cost_ns = after_ns - std::exchange(before_ns, after_ns);
+    const int64_t cost_ns =
+        after_ns - std::exchange(before_ns, after_ns) - self.sampler->take_forked_cost_ns();
     spent_ns += cost_ns;
     const int64_t least_ns = cost_ns * (spent_ns < kDenseNs ? kLeastPause : kLeastPauseLater);
     // A single slow round, such as the first, must not delay later ones for long.

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "interpreter_view.h"
@@ -40,6 +41,8 @@ class Sampler {
   void round(const std::atomic<bool>& leave);
   // [sampler] Skips a round: the next samples do not account for the time until now.
   void skip_round();
+  // [sampler] The processor time that forked processes took since the last call.
+  int64_t take_forked_cost_ns() { return std::exchange(forked_cost_ns_, 0); }
 
  private:
   // A thread's processor time, and its time of being ready to run without a processor, from the system.
@@ -97,6 +100,8 @@ class Sampler {
   bool place_of_operator(const PythonThread& thread, SampleRecord& record);
   void forget_ended_threads();
   void list_forked_processes(uint64_t tick);
+  // They are sampled one at a time, in turns.
+  void sample_next_forked(uint64_t tick);
   // False where it has no Python of ours, cannot be read, or changed meanwhile.
   bool sample_forked(ForkedProcess& forked, uint64_t tick);
   void close_files_of(KnownThread& known);
@@ -135,6 +140,8 @@ class Sampler {
   ProbingTable<CallKey, SampledCall> calls_{kMostCached};
   std::vector<PythonThread> forked_threads_;
   std::vector<std::unique_ptr<ForkedProcess>> forked_;
+  size_t forked_turn_ = 0;
+  int64_t forked_due_ns_ = 0, forked_cost_ns_ = 0;
 };
 
 namespace sampling {
