@@ -249,10 +249,10 @@ void Sampler::round(const std::atomic<bool>& leave) {
   if (torn != 0)
     std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
   if (whole) forget_ended_threads();
-  if (children_record_) return;
+  if (children_record_ || leave.load(std::memory_order_relaxed)) return;
   // Besides the budget of this process, so that its own threads have no fewer samples.
   const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
-  if (rounds_ % kRoundsOfList == 1) list_forked_processes(tick);
+  if (whole && rounds_ % kRoundsOfList == 1) list_forked_processes(tick);
   const int64_t now_ns = read_clock(CLOCK_MONOTONIC);
   const bool is_due = !forked_.empty() && now_ns >= forked_due_ns_;
   if (is_due) sample_next_forked(tick);

@@ -72,9 +72,10 @@ def _as_it_was(waited_ns: Rows, period_ns: Rows) -> Rows:
 
 
 def running_thread(trace: TraceData, mine: Mask) -> int:
-    """Of the threads in a mask, the one that samples saw running or runnable for longest; -1 if none."""
+    """Of the threads in a mask whose waits for a CPU core are known, the one that samples saw running or runnable for longest; -1 if none."""
     samples = trace.columns("samples")
     is_active = mine[samples["thread"]] & (samples["state"] != SampleState.BLOCKED)
+    is_active &= samples["waited_ns"] >= 0
     by_thread = Groups(np.where(is_active, samples["thread"], -1), len(mine))
     return by_thread.largest(samples["period_ns"]) if is_active.any() else -1
 
