@@ -196,6 +196,11 @@ def input_wait(loop: Loop) -> Answer:
     least = LEAST_BUSY_PERCENT if loop.machine_is_busy else LEAST_PERCENT
     if loop.share(usual_ns) < LEAST_PERCENT or loop.share(wait_ns) < least:
         return None
+    return _for_workers(loop, waits, wait_ns)
+
+
+def _for_workers(loop: Loop, waits: Rows, wait_ns: int) -> Match:
+    """Waits for workers, with the line in which they work most where it is known."""
     loading = loading_spans(loop.trace)
     makers = loading.fetches[loop.trace.column("spans", "thread")[loading.fetches] != loop.thread]
     part, times_ns = _times_of_lines(loop, makers, loading.collates)
