@@ -25,7 +25,7 @@ from tests.support import warm_python
 from tests.support.blocked_programs import PROGRAMS, Blocked, blocked, in_a_sort, stack_in_python
 from tests.support.recorded import profile
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def wait_for(path: Path, wanted: Callable[[Trace], bool]) -> None:
