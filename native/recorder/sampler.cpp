@@ -212,7 +212,7 @@ void Sampler::skip_round() {
   for (const auto& forked : forked_) forked->since_tick = since_tick_;
 }
 
-void Sampler::round(const std::atomic<bool>& leave) {
+int64_t Sampler::round(const std::atomic<bool>& leave) {
   ++rounds_;
   uint64_t torn = 0;
   if (const uint32_t now = session_.dictionary().epoch(); now != dictionary_epoch_) {
@@ -249,16 +249,19 @@ void Sampler::round(const std::atomic<bool>& leave) {
   if (torn != 0)
     std::atomic_ref(session_.file().header().torn_samples).fetch_add(torn, std::memory_order_relaxed);
   if (whole) forget_ended_threads();
-  if (children_record_ || leave.load(std::memory_order_relaxed)) return;
-  // Besides the budget of this process, so that its own threads have no fewer samples.
+  if (children_record_ || leave.load(std::memory_order_relaxed)) return 0;
+  return sample_forked_processes(tick, whole);
+}
+
+int64_t Sampler::sample_forked_processes(uint64_t tick, bool threads_are_known) {
   const int64_t before_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
-  if (whole && rounds_ % kRoundsOfList == 1) list_forked_processes(tick);
+  if (threads_are_known && rounds_ % kRoundsOfList == 1) list_forked_processes(tick);
   const int64_t now_ns = read_clock(CLOCK_MONOTONIC);
   const bool is_due = !forked_.empty() && now_ns >= forked_due_ns_;
   if (is_due) sample_next_forked(tick);
   const int64_t cost_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - before_ns;
-  forked_cost_ns_ += cost_ns;
   if (is_due) forked_due_ns_ = now_ns + cost_ns * kLeastPauseLater;
+  return cost_ns;
 }
 
 void Sampler::sample_next_forked(uint64_t tick) {
@@ -597,15 +600,15 @@ void* run(void* argument) {
       due_ns = read_clock(CLOCK_MONOTONIC) + varied(pause_ns, random);
       continue;
     }
+    int64_t forked_ns = 0;
     try {
-      self.sampler->round(self.leave);
+      forked_ns = self.sampler->round(self.leave);
     } catch (const std::exception&) {
       // Out of memory: this round is missing, the job goes on.
       self.sampler->skip_round();
     }
     const int64_t after_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
-    const int64_t cost_ns =
-        after_ns - std::exchange(before_ns, after_ns) - self.sampler->take_forked_cost_ns();
+    const int64_t cost_ns = after_ns - std::exchange(before_ns, after_ns) - forked_ns;
     spent_ns += cost_ns;
     const int64_t least_ns = cost_ns * (spent_ns < kDenseNs ? kLeastPause : kLeastPauseLater);
     // A single slow round, such as the first, must not delay later ones for long.

@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "interpreter_view.h"
@@ -37,12 +36,11 @@ class Sampler {
 
   InterpreterView& view() { return view_; }
 
-  // [sampler] Reads every thread once, unless `leave` says to stop.
-  void round(const std::atomic<bool>& leave);
+  // [sampler] Reads every thread once, unless `leave` says to stop. Returns the processor time of it that
+  // forked processes took, which have a budget of their own.
+  int64_t round(const std::atomic<bool>& leave);
   // [sampler] Skips a round: the next samples do not account for the time until now.
   void skip_round();
-  // [sampler] The processor time that forked processes took since the last call.
-  int64_t take_forked_cost_ns() { return std::exchange(forked_cost_ns_, 0); }
 
  private:
   // A thread's processor time, and its time of being ready to run without a processor, from the system.
@@ -99,6 +97,8 @@ class Sampler {
   // frame.
   bool place_of_operator(const PythonThread& thread, SampleRecord& record);
   void forget_ended_threads();
+  // Returns the processor time that it took.
+  int64_t sample_forked_processes(uint64_t tick, bool threads_are_known);
   void list_forked_processes(uint64_t tick);
   // They are sampled one at a time, in turns.
   void sample_next_forked(uint64_t tick);
@@ -141,7 +141,7 @@ class Sampler {
   std::vector<PythonThread> forked_threads_;
   std::vector<std::unique_ptr<ForkedProcess>> forked_;
   size_t forked_turn_ = 0;
-  int64_t forked_due_ns_ = 0, forked_cost_ns_ = 0;
+  int64_t forked_due_ns_ = 0;
 };
 
 namespace sampling {

@@ -207,11 +207,9 @@ def _for_workers(loop: Loop, waits: Rows, wait_ns: int) -> Match:
     line = busiest(times_ns)
     advice = input_wait.advice.replace("batches", part, 1) if part else input_wait.advice
     advice += "" if line else _RECORD_WORKERS
-    text, advice = (
-        _RECEIVED
-        if _receives_many(loop, waits, wait_ns)
-        else (input_wait.text + _WORKERS if line else "", advice)
-    )
+    text = input_wait.text + _WORKERS if line else ""
+    if _receives_many(loop, waits, wait_ns):
+        text, advice = _RECEIVED
     of_work = 100.0 * times_ns.get(line, 0) / max(sum(times_ns.values()), 1)
     return _waiting(loop, waits, wait_ns, part, line or None, text, advice, of_work=of_work)
 
